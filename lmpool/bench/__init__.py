@@ -1,0 +1,1 @@
+"""Workloads, load client, benchmarks, studies, figures."""

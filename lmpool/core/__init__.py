@@ -1,0 +1,1 @@
+"""Pure state machines: no clock, no chance, no input or output. See specs/architecture.md."""

@@ -1,0 +1,1 @@
+"""The known routing policies, one file each, and ours."""

@@ -1,0 +1,1 @@
+"""Models and KV tensors with torch. Executes plans that it did not make; no asyncio, no policy."""

@@ -1,0 +1,1 @@
+"""A virtual-time world that drives the same machines as production."""
