@@ -97,6 +97,4 @@ class AnswerQuery:
 
 WorkerEffect: TypeAlias = Send | RunStep
 ControlEffect: TypeAlias = Send
-IngressEffect: TypeAlias = (
-    Send | DeliverToken | DeliverStart | DeliverPromptLogprobs | CloseRequest | AnswerQuery
-)
+IngressEffect: TypeAlias = Send | DeliverToken | DeliverStart | DeliverPromptLogprobs | CloseRequest | AnswerQuery

@@ -1,1 +1,1 @@
-"""Asyncio adapters: sockets, processes, HTTP. They feed the core's machines, perform their effects and decide nothing."""
+"""Asyncio adapters: sockets, processes, HTTP. They feed machines, perform their effects and decide nothing."""

@@ -1,4 +1,4 @@
-"""What the supervisor orders of a child at its start, and what a child notes back. JSON lines on the child's channel."""
+"""What the supervisor orders of a child at its start, and what a child notes back: JSON lines on its channel."""
 
 from typing import TypeAlias
 

@@ -7,8 +7,8 @@ parallel columns. `specs/wire.md` has one example frame per message.
 from typing import TypeAlias
 
 from lmpool.core.messages.ingress_control import (
-    BookingsOffered,
     BookingEnded,
+    BookingsOffered,
     Busy,
     DecisionsAsked,
     DecisionsReported,

@@ -138,7 +138,7 @@ class EndReason(Enum):
 
 @attrs.frozen
 class Ended:
-    """The request is gone from this worker: all choices ended, or it was aborted or too late. Its blocks are released."""
+    """The request is gone from this worker and its blocks are released: complete, aborted or too late."""
 
     request: RequestId
     attempt: int
