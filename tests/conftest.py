@@ -1,4 +1,7 @@
-"""Profiles of hypothesis (`--hypothesis-profile=NAME`): `quick` while working, `ci` in tools/test, `soak` for long hunts."""
+"""Profiles of hypothesis, chosen by `--hypothesis-profile=NAME`.
+
+`quick` while working, `ci` in tools/test, `soak` for long hunts.
+"""
 
 from hypothesis import HealthCheck, settings
 
