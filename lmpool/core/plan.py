@@ -110,6 +110,15 @@ class Runner(Protocol):
         ...
 
 
+class ReplicaError(Exception):
+    """A replica cannot be had as ordered (device, model, memory); `what`, `hint`: one line each, as in `Failed`."""
+
+    def __init__(self, what: str, hint: str) -> None:
+        super().__init__(f"{what}; {hint}")
+        self.what = what
+        self.hint = hint
+
+
 @attrs.frozen
 class Replica:
     """A runner that is ready, and the facts that its worker machine needs."""
