@@ -1,7 +1,7 @@
 """GGUF files become safetensors folders, in a process of their own.
 
-`python -m lmpool.gpu.conversion GGUF FOLDER DTYPE` prints a line of progress now and then, keeps off the network, gives its
-memory back, and ends when its standard input does.
+`python -m lmpool.gpu.conversion GGUF FOLDER DTYPE` prints a line of progress now and then, keeps off the network, gives
+its memory back, and ends when its standard input does.
 """
 
 import os

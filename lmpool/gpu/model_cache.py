@@ -48,7 +48,7 @@ def entry_path(cache: Path, origin: Origin, version: int) -> Path:
 def is_complete(entry: Path) -> bool:
     try:
         sizes: dict[str, int] = json.loads((entry / FACTS).read_text())["files"]
-    except FileNotFoundError:
+    except (FileNotFoundError, json.JSONDecodeError):  # a crash soon after the renaming may leave an empty file
         return False
     return all((entry / name).is_file() and (entry / name).stat().st_size == size for name, size in sizes.items())
 
