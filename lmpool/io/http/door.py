@@ -1,0 +1,51 @@
+"""Who may come in: bounds the generation requests inside, and empties the server when it ends."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lmpool.io.http.errors import ApiError, Code
+
+BUSY_RETRY_S = 1.0
+"""A place is free as soon as any request ends."""
+
+DRAINING_RETRY_S = 5.0
+"""About what a restarted server needs until its listening socket is back."""
+
+
+class Door:
+    def __init__(self, requests_max: int) -> None:
+        self._requests_max = requests_max
+        self._inside = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.is_draining = False
+        self.closing = asyncio.Event()
+        """Set when those still inside must go."""
+
+    @contextmanager
+    def pass_through(self) -> Iterator[None]:
+        """Raises ApiError (429, 503) at the door."""
+        if self.is_draining:
+            raise ApiError(Code.DRAINING, "The server is ending.", retry_after_s=DRAINING_RETRY_S)
+        if self._inside >= self._requests_max:
+            text = f"The server already has {self._inside} requests."
+            raise ApiError(Code.SERVER_BUSY, text, retry_after_s=BUSY_RETRY_S)
+        self._inside += 1
+        self._empty.clear()
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            if not self._inside:
+                self._empty.set()
+
+    async def drain(self, seconds: float) -> None:
+        """Takes nobody more; lets those inside finish for so long, then has them told that the server closes."""
+        self.is_draining = True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            self.closing.set()
+            await self._empty.wait()
