@@ -11,6 +11,8 @@ from pathlib import Path
 
 import attrs
 
+from lmpool.core.plan import ReplicaError
+
 FACTS = "lmpool.json"
 """In every folder made here: what it was made of, and the sizes of its files."""
 
@@ -19,13 +21,8 @@ READ_BYTES = 1 << 20
 Progress = Callable[[str], None]
 
 
-class SourceError(Exception):
-    """A model cannot be had; `what` and `hint` are one line each, for the operator."""
-
-    def __init__(self, what: str, hint: str) -> None:
-        super().__init__(f"{what}; {hint}")
-        self.what = what
-        self.hint = hint
+class SourceError(ReplicaError):
+    """No local folder can be made of what the operator named."""
 
 
 @attrs.frozen
