@@ -1,0 +1,309 @@
+"""The control plane: one door for everything that ingresses and workers say, and every route that goes out."""
+
+from collections import deque
+from hashlib import blake2b
+from typing import assert_never
+
+import attrs
+
+from lmpool.core.effects import ControlEffect, Send
+from lmpool.core.events import ControlEvent, PeerJoined, PeerLost, Received, Tick
+from lmpool.core.ids import Epoch, Nanos, Peer, Rank, RequestId, Role
+from lmpool.core.ledger import Ledger, Placement
+from lmpool.core.messages import Message
+from lmpool.core.messages.ingress_control import (
+    BookingEnded,
+    BookingsOffered,
+    Busy,
+    DecisionsAsked,
+    DecisionsReported,
+    RouteAsked,
+    RouteDecided,
+    StateAsked,
+    StateReported,
+    Unroutable,
+)
+from lmpool.core.messages.worker_control import DrainBegun, FullReport, Report, ReportWanted, WorkerJoined
+from lmpool.core.roster import Roster, RosterSettings
+from lmpool.core.route import RETRY_AFTER_MIN_NS, Router
+
+SWEEP_PAUSE_NS = 1_000_000
+"""Between two slices of a sweep, so that other events get their turn."""
+
+
+@attrs.frozen
+class ControlSettings:
+    policy: str
+    """A key of `route.POLICIES`."""
+    replicas: int
+    """Ranks 0 to replicas - 1 may join."""
+    wait_max_ns: Nanos
+    """Longest predicted wait before a request is told that the server is busy."""
+    suspect_after_ns: Nanos
+    """Silence after which a rank gets no new requests until it reports again."""
+    settle_ns: Nanos
+    """How long a new control waits for the full reports of all ranks before it routes with what is there."""
+    report_wait_ns: Nanos
+    """How long a full report, or its next part, may take before it is asked for again."""
+    booking_ns: Nanos
+    """How long a booking lives that no report of its worker names."""
+    bookings_max: int
+    waiting_routes_max: int
+    """Questions kept while control settles."""
+    sweep_hashes: int
+    """Hashes looked at in one slice when marks of a lost rank are cleared."""
+    decisions_kept: int
+
+
+@attrs.frozen
+class ControlSnapshot:
+    """For metrics and status."""
+
+    state: StateReported
+    why_not: tuple[str, ...]
+    """Parallel to the ranks of `state`; empty where a rank may be routed to."""
+    routed: int
+    busy: int
+    unroutable: int
+    unseen: int
+    """Bookings that no report has named."""
+    waiting_routes: int
+    is_swept: bool
+
+
+class ControlPlane:
+    """Deterministic: the same settings and events give the same effects and digest."""
+
+    __slots__ = (
+        "_busy",
+        "_ingresses",
+        "_ledger",
+        "_now",
+        "_roster",
+        "_routed",
+        "_router",
+        "_settings",
+        "_settle_at",
+        "_unroutable",
+        "_waiting",
+    )
+
+    def __init__(self, settings: ControlSettings, now: Nanos) -> None:
+        self._settings = settings
+        self._now = now
+        self._ledger = Ledger(settings.replicas)
+        self._roster = Roster(
+            RosterSettings(settings.replicas, settings.suspect_after_ns, settings.report_wait_ns), self._ledger
+        )
+        self._router = Router(settings.policy, settings.wait_max_ns, settings.decisions_kept, now)
+        self._settle_at: Nanos | None = Nanos(now + settings.settle_ns)
+        """None once settled: from then on every question is answered at once."""
+        self._waiting: deque[tuple[Peer, RouteAsked]] = deque()
+        self._ingresses: dict[Peer, None] = {}
+        self._routed, self._busy, self._unroutable = 0, 0, 0
+
+    def handle(self, now: Nanos, event: ControlEvent) -> list[ControlEffect]:
+        self._now = now
+        effects: list[ControlEffect] = []
+        match event:
+            case Received(peer=peer, message=message):
+                self._receive(now, peer, message, effects)
+            case PeerJoined(peer=peer):
+                self._join(peer)
+            case PeerLost(peer=peer):
+                self._lose(peer)
+            case Tick():
+                self._roster.table.sweep(self._settings.sweep_hashes)
+            case _:
+                assert_never(event)
+        self._ledger.expire(now)
+        effects.extend(Send(peer, ReportWanted()) for peer in self._roster.tick(now))
+        self._settle(now, effects)
+        return effects
+
+    def _join(self, peer: Peer) -> None:
+        match peer.role:
+            case Role.WORKER:
+                self._roster.link(peer)
+            case Role.INGRESS:
+                self._ingresses[peer] = None
+            case Role.CONTROL:
+                self._roster.stale_dropped += 1
+            case _:
+                assert_never(peer.role)
+
+    def _lose(self, peer: Peer) -> None:
+        match peer.role:
+            case Role.WORKER:
+                self._roster.unlink(peer)
+            case Role.INGRESS:
+                self._ingresses.pop(peer, None)
+                self._waiting = deque(pair for pair in self._waiting if pair[0] != peer)
+                self._ledger.lose_ingress(peer.epoch)
+            case Role.CONTROL:
+                self._roster.stale_dropped += 1
+            case _:
+                assert_never(peer.role)
+
+    def _receive(self, now: Nanos, peer: Peer, message: Message, effects: list[ControlEffect]) -> None:
+        if peer.role is Role.WORKER:
+            if self._roster.knows(peer):
+                self._receive_from_worker(now, peer, message)
+        elif peer in self._ingresses:
+            self._receive_from_ingress(now, peer, message, effects)
+        else:
+            self._roster.stale_dropped += 1
+
+    def _receive_from_worker(self, now: Nanos, peer: Peer, message: Message) -> None:
+        match message:
+            case Report():
+                self._router.learn_outputs(*self._roster.report(now, peer, message))
+            case FullReport():
+                self._roster.full_report(now, peer, message)
+            case WorkerJoined():
+                self._roster.join(now, peer, message)
+            case DrainBegun():
+                self._roster.drain(peer)
+            case _:
+                self._roster.stale_dropped += 1
+
+    def _receive_from_ingress(self, now: Nanos, peer: Peer, message: Message, effects: list[ControlEffect]) -> None:
+        match message:
+            case RouteAsked():
+                self._ask(now, peer, message, effects)
+            case BookingEnded(request=request, attempt=attempt):
+                self._withdraw(request, attempt)
+                self._ledger.abandon(request, attempt)
+            case BookingsOffered():
+                self._restore(now, message)
+            case StateAsked(number=number):
+                effects.append(Send(peer, self._state(number)))
+            case DecisionsAsked(number=number, request=request, limit=limit):
+                effects.append(Send(peer, DecisionsReported(number, self._router.decisions(request, limit))))
+            case _:
+                self._roster.stale_dropped += 1
+
+    def _ask(self, now: Nanos, peer: Peer, asked: RouteAsked, effects: list[ControlEffect]) -> None:
+        booking = self._ledger.booking(asked.request)
+        if booking is not None and booking.placement.attempt > asked.attempt:
+            self._roster.stale_dropped += 1
+            return
+        self._ledger.ask_again(asked.request)
+        self._withdraw(asked.request, asked.attempt)
+        if self._settle_at is None:
+            self._route(now, peer, asked, effects)
+        elif len(self._waiting) < self._settings.waiting_routes_max:
+            self._waiting.append((peer, asked))
+        else:
+            self._busy += 1
+            effects.append(Send(peer, Busy(asked.request, asked.attempt, RETRY_AFTER_MIN_NS)))
+
+    def _withdraw(self, request: RequestId, attempt: int) -> None:
+        """Forgets a waiting question of this attempt or an older one."""
+        if self._waiting:
+            self._waiting = deque(
+                (peer, asked) for peer, asked in self._waiting if asked.request != request or asked.attempt > attempt
+            )
+
+    def _route(self, now: Nanos, peer: Peer, asked: RouteAsked, effects: list[ControlEffect]) -> None:
+        if len(self._ledger) >= self._settings.bookings_max:
+            self._busy += 1
+            effects.append(Send(peer, Busy(asked.request, asked.attempt, RETRY_AFTER_MIN_NS)))
+            return
+        roster, ledger = self._roster, self._ledger
+        ruling = self._router.route(now, asked, roster.standings(), roster.table, ledger)
+        match ruling.answer:
+            case RouteDecided(rank=rank):
+                assert ruling.placement is not None
+                ledger.book(ruling.placement, Nanos(now + self._settings.booking_ns))
+                roster.count_routed(rank, ruling.uncached)
+                self._routed += 1
+            case Busy():
+                self._busy += 1
+            case Unroutable():
+                self._unroutable += 1
+            case _:
+                assert_never(ruling.answer)
+        effects.append(Send(peer, ruling.answer))
+
+    def _restore(self, now: Nanos, offered: BookingsOffered) -> None:
+        deadline = Nanos(now + self._settings.booking_ns)
+        columns = (offered.requests, offered.attempts, offered.ranks, offered.epochs, offered.prompt_tokens)
+        for request, attempt, rank, epoch, prompt_tokens in zip(*columns, strict=True):
+            if self._may_live(rank, epoch):
+                self._ledger.restore(_restored(request, attempt, rank, epoch, prompt_tokens), deadline)
+            else:
+                self._roster.stale_dropped += 1
+
+    def _may_live(self, rank: Rank, epoch: Epoch) -> bool:
+        """A rank whose link is not up yet may turn out to be in that life."""
+        return rank < self._settings.replicas and self._roster.epoch(rank) in (None, epoch)
+
+    def _settle(self, now: Nanos, effects: list[ControlEffect]) -> None:
+        if self._settle_at is not None and (self._roster.is_settled or now >= self._settle_at):
+            self._settle_at = None
+            waiting, self._waiting = self._waiting, deque()
+            for peer, asked in waiting:
+                self._route(now, peer, asked, effects)
+
+    def next_deadline(self) -> Nanos | None:
+        deadlines = [self._settle_at, self._roster.next_deadline(), self._ledger.next_deadline()]
+        if not self._roster.table.is_clean:
+            deadlines.append(Nanos(self._now + SWEEP_PAUSE_NS))
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def _state(self, number: int) -> StateReported:
+        return StateReported(
+            number=number,
+            policy=self._router.policy,
+            ranks=self._roster.states(),
+            page_table_hashes=len(self._roster.table),
+            bookings=len(self._ledger),
+            decisions=self._router.number,
+            stale_dropped=self._roster.stale_dropped,
+            resyncs=self._roster.resyncs,
+        )
+
+    def snapshot(self) -> ControlSnapshot:
+        return ControlSnapshot(
+            state=self._state(0),
+            why_not=tuple(standing.why_not for standing in self._roster.standings()),
+            routed=self._routed,
+            busy=self._busy,
+            unroutable=self._unroutable,
+            unseen=self._ledger.unseen,
+            waiting_routes=len(self._waiting),
+            is_swept=self._roster.table.is_clean,
+        )
+
+    def audit(self) -> None:
+        """Asserts that derived sums follow from what they are derived from."""
+        self._ledger.audit()
+        self._roster.audit()
+
+    def digest(self) -> bytes:
+        """Of the whole state."""
+        state = blake2b(digest_size=16)
+        for part in (self._roster.digest_state(), self._ledger.digest_state(), self._router.digest_state()):
+            state.update(part.encode())
+        rest = (self._now, self._settle_at, self._waiting, self._ingresses, self._routed, self._busy, self._unroutable)
+        state.update(repr(rest).encode())
+        return state.digest()
+
+
+def _restored(request: RequestId, attempt: int, rank: Rank, epoch: Epoch, prompt_tokens: int) -> Placement:
+    """What an ingress tells of a booking is enough to count it; reports of the worker bring the rest."""
+    return Placement(
+        request=request,
+        attempt=attempt,
+        rank=rank,
+        epoch=epoch,
+        chain=b"",
+        prompt_tokens=prompt_tokens,
+        output_tokens_max=0,
+        choices=1,
+        ready_tokens=0,
+        arriving_tokens=0,
+        writer=None,
+        block_size=1,
+    )

@@ -1,0 +1,387 @@
+"""What control has promised: one booking a request, from the decision until its worker is done with it.
+
+`specs/booking.md` is the table of a booking. Sums per rank follow from the bookings and nothing else (`audit`).
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+
+import attrs
+
+from lmpool.core.cost import prefill_pairs
+from lmpool.core.ids import Epoch, Nanos, Rank, RequestId
+from lmpool.core.prefix import HASH_BYTES
+
+
+class BookingState(Enum):
+    BOOKED = "booked"
+    SEEN = "seen"
+    """A report of its worker has named it."""
+    ENDED = "ended"
+
+
+class BookingEvent(Enum):
+    ACCEPTED = "accepted"
+    ENDED = "ended"
+    LISTED = "listed"
+    """A full report names it."""
+    UNLISTED = "unlisted"
+    """A full report does not."""
+    ABANDONED = "abandoned"
+    ASKED_AGAIN = "asked again"
+    INGRESS_LOST = "ingress lost"
+    RANK_LOST = "rank lost"
+    LATE = "late"
+
+
+NEXT: dict[BookingState, dict[BookingEvent, BookingState]] = {
+    BookingState.BOOKED: {
+        BookingEvent.ACCEPTED: BookingState.SEEN,
+        BookingEvent.ENDED: BookingState.ENDED,
+        BookingEvent.LISTED: BookingState.SEEN,
+        BookingEvent.UNLISTED: BookingState.BOOKED,
+        BookingEvent.ABANDONED: BookingState.ENDED,
+        BookingEvent.ASKED_AGAIN: BookingState.ENDED,
+        BookingEvent.INGRESS_LOST: BookingState.ENDED,
+        BookingEvent.RANK_LOST: BookingState.ENDED,
+        BookingEvent.LATE: BookingState.ENDED,
+    },
+    BookingState.SEEN: {
+        BookingEvent.ACCEPTED: BookingState.SEEN,
+        BookingEvent.ENDED: BookingState.ENDED,
+        BookingEvent.LISTED: BookingState.SEEN,
+        BookingEvent.UNLISTED: BookingState.ENDED,
+        BookingEvent.ABANDONED: BookingState.ENDED,
+        BookingEvent.ASKED_AGAIN: BookingState.ENDED,
+        BookingEvent.INGRESS_LOST: BookingState.SEEN,
+        BookingEvent.RANK_LOST: BookingState.ENDED,
+        BookingEvent.LATE: BookingState.SEEN,
+    },
+}
+"""A lost ingress ends only what no worker has seen: workers cancel the rest themselves and report its end."""
+
+
+@attrs.frozen
+class Placement:
+    """What a booking is made of."""
+
+    request: RequestId
+    attempt: int
+    rank: Rank
+    epoch: Epoch
+    chain: bytes
+    prompt_tokens: int
+    output_tokens_max: int
+    choices: int
+    ready_tokens: int
+    """Tokens of complete blocks resident on the rank."""
+    arriving_tokens: int
+    """Further tokens of blocks that `writer`, an earlier booking there, makes resident."""
+    writer: RequestId | None
+    block_size: int
+
+
+@attrs.define
+class Booking:
+    placement: Placement
+    state: BookingState
+    writer: RequestId | None
+    """Whose arriving blocks the estimate counts on."""
+    estimate: int | None
+    """Prefill tokens by our own reckoning. None once the worker has begun it: then its reports are better."""
+    reported: int | None
+
+
+@attrs.define
+class Account:
+    """Sums over the open bookings of one rank."""
+
+    requests: int
+    prefilling: int
+    """Choices of bookings with prefill left: booked, waiting and prefilling ones."""
+    prefill_tokens: int
+    prefill_pairs: int
+    unseen_choices: int
+    unseen_tokens: int
+    """Prefill tokens of bookings that no report has named."""
+    prefilling_prompts: int
+    prefilling_outputs: int
+    """Whole prompts, and outputs at most, of bookings with prefill left."""
+    decoding_lengths: int
+    """Prompt and output at most of the others, in tokens."""
+
+
+def _empty() -> Account:
+    return Account(0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def remaining(booking: Booking) -> int:
+    """Prefill tokens still to compute: the smaller of our own reckoning and the report.
+
+    A worker reports the whole prompt of a request that waits for a sibling's blocks; our reckoning knows better.
+    """
+    if booking.estimate is None:
+        assert booking.reported is not None
+        return booking.reported
+    return booking.estimate
+
+
+def _count(account: Account, booking: Booking, sign: int) -> None:
+    placement, tokens = booking.placement, remaining(booking)
+    account.requests += sign
+    outputs = placement.output_tokens_max * placement.choices
+    if tokens:
+        account.prefilling += sign * placement.choices
+        account.prefill_tokens += sign * tokens
+        account.prefill_pairs += sign * prefill_pairs(tokens, max(placement.prompt_tokens - tokens, 0))
+        account.prefilling_prompts += sign * placement.prompt_tokens
+        account.prefilling_outputs += sign * outputs
+        if booking.state is BookingState.BOOKED:
+            account.unseen_choices += sign * placement.choices
+            account.unseen_tokens += sign * tokens
+    else:
+        account.decoding_lengths += sign * (placement.prompt_tokens * placement.choices + outputs)
+
+
+def _common_blocks(chain: bytes, other: bytes, known: int) -> int:
+    """Leading blocks in both packed chains, given that `known` of them are and that the next is too."""
+    low, high = known + 1, min(len(chain), len(other)) // HASH_BYTES
+    while low < high:
+        middle = (low + high + 1) >> 1
+        start = (middle - 1) * HASH_BYTES
+        if chain[start : start + HASH_BYTES] == other[start : start + HASH_BYTES]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _cover(chain: bytes, ready: int, others: Iterable[tuple[RequestId, bytes]]) -> tuple[int, RequestId | None]:
+    """Leading blocks of `chain` that are among the first `ready` or in one of the other chains, and whose it is."""
+    blocks, writer = ready, None
+    start = blocks * HASH_BYTES
+    wanted = chain[start : start + HASH_BYTES]
+    if not wanted:
+        return blocks, writer
+    for request, other in others:
+        if other[start : start + HASH_BYTES] == wanted:
+            blocks, writer = _common_blocks(chain, other, blocks), request
+            start = blocks * HASH_BYTES
+            wanted = chain[start : start + HASH_BYTES]
+            if not wanted:
+                break
+    return blocks, writer
+
+
+class Ledger:
+    """Open bookings. Every change of one goes through `_apply` or `_revise`, which keep the sums."""
+
+    __slots__ = ("_accounts", "_arriving", "_bookings", "_revisions", "_unseen")
+
+    def __init__(self, ranks: int) -> None:
+        self._bookings: dict[RequestId, Booking] = {}
+        self._accounts = [_empty() for _ in range(ranks)]
+        self._arriving: list[dict[RequestId, bytes]] = [{} for _ in range(ranks)]
+        """Per rank, oldest first: chains whose last blocks are still to be computed."""
+        self._revisions = [0] * ranks
+        self._unseen: dict[RequestId, Nanos] = {}
+        """Deadlines of bookings that no report has named, earliest first."""
+
+    def __len__(self) -> int:
+        return len(self._bookings)
+
+    @property
+    def unseen(self) -> int:
+        """Bookings that no report has named."""
+        return len(self._unseen)
+
+    def account(self, rank: Rank) -> Account:
+        """Read only."""
+        return self._accounts[rank]
+
+    def revision(self, rank: Rank) -> int:
+        """Rises with every change of the account."""
+        return self._revisions[rank]
+
+    def booking(self, request: RequestId) -> Booking | None:
+        """Read only."""
+        return self._bookings.get(request)
+
+    def arriving(self, rank: Rank, chain: bytes, ready: int) -> tuple[int, RequestId | None]:
+        """Blocks of a packed chain after the first `ready` that an open booking will make resident there; whose."""
+        if not self._arriving[rank]:
+            return 0, None
+        blocks, writer = _cover(chain, ready, self._arriving[rank].items())
+        return blocks - ready, writer
+
+    def next_deadline(self) -> Nanos | None:
+        return next(iter(self._unseen.values()), None)
+
+    def book(self, placement: Placement, deadline: Nanos) -> None:
+        """Deadlines must not fall from one call to the next. The request must have no open booking."""
+        covered = placement.ready_tokens + placement.arriving_tokens
+        estimate = max(placement.prompt_tokens - covered, 1)
+        self._open(Booking(placement, BookingState.BOOKED, placement.writer, estimate, None))
+        self._unseen[placement.request] = deadline
+
+    def adopt(self, placement: Placement, tokens: int) -> None:
+        """A request that its worker reports and nobody here has booked."""
+        self._open(Booking(placement, BookingState.SEEN, None, None, tokens))
+
+    def restore(self, placement: Placement, deadline: Nanos) -> None:
+        """A booking that an ingress made with an earlier control. What is known here already counts once."""
+        booking = self._bookings.get(placement.request)
+        if booking is None:
+            self.book(placement, deadline)
+        elif booking.placement.rank == placement.rank and booking.placement.epoch == placement.epoch:
+            if booking.placement.prompt_tokens < placement.prompt_tokens:
+                self._count(booking, -1)
+                booking.placement = placement
+                self._count(booking, 1)
+        elif booking.placement.attempt < placement.attempt:
+            self._apply(booking, BookingEvent.ASKED_AGAIN)
+            self.book(placement, deadline)
+
+    def _open(self, booking: Booking) -> None:
+        placement = booking.placement
+        assert placement.request not in self._bookings
+        self._bookings[placement.request] = booking
+        self._count(booking, 1)
+        if placement.chain and remaining(booking):
+            self._arriving[placement.rank][placement.request] = placement.chain
+
+    def accept(self, rank: Rank, epoch: Epoch, request: RequestId) -> bool:
+        """A report names it. False: no booking of this life of the rank."""
+        booking = self._of(rank, epoch, request)
+        if booking is None:
+            return False
+        self._apply(booking, BookingEvent.ACCEPTED)
+        return True
+
+    def progress(self, rank: Rank, epoch: Epoch, request: RequestId, tokens: int) -> bool:
+        """A report says how many prefill tokens are left. False: no booking of this life of the rank."""
+        booking = self._of(rank, epoch, request)
+        if booking is None:
+            return False
+        self._apply(booking, BookingEvent.ACCEPTED)
+        estimate = booking.estimate
+        self._revise(booking, None if estimate is None or tokens <= estimate else estimate, tokens)
+        return True
+
+    def end(self, rank: Rank, epoch: Epoch, request: RequestId) -> None:
+        """A report says that it is gone."""
+        booking = self._of(rank, epoch, request)
+        if booking is not None:
+            self._apply(booking, BookingEvent.ENDED)
+
+    def abandon(self, request: RequestId, attempt: int) -> bool:
+        """False: that attempt has no open booking."""
+        booking = self._bookings.get(request)
+        if booking is None or booking.placement.attempt > attempt:
+            return False
+        self._apply(booking, BookingEvent.ABANDONED)
+        return True
+
+    def ask_again(self, request: RequestId) -> None:
+        booking = self._bookings.get(request)
+        if booking is not None:
+            self._apply(booking, BookingEvent.ASKED_AGAIN)
+
+    def lose_ingress(self, ingress: Epoch) -> None:
+        for booking in [booking for request, booking in self._bookings.items() if request.ingress == ingress]:
+            self._apply(booking, BookingEvent.INGRESS_LOST)
+
+    def lose_rank(self, rank: Rank, epoch: Epoch) -> None:
+        """This life of the rank and all before it."""
+        for booking in self._at(rank):
+            if booking.placement.epoch <= epoch:
+                self._apply(booking, BookingEvent.RANK_LOST)
+
+    def expire(self, now: Nanos) -> None:
+        late: list[Booking] = []
+        for request, deadline in self._unseen.items():
+            if deadline > now:
+                break
+            late.append(self._bookings[request])
+        for booking in late:
+            self._apply(booking, BookingEvent.LATE)
+
+    def reconcile(self, rank: Rank, epoch: Epoch, listed: dict[RequestId, int]) -> list[RequestId]:
+        """A full report names all live requests of a rank and their prefill left. Returns those not booked here."""
+        for booking in self._at(rank):
+            if booking.placement.epoch == epoch:
+                known = booking.placement.request in listed
+                self._apply(booking, BookingEvent.LISTED if known else BookingEvent.UNLISTED)
+        return [request for request, tokens in listed.items() if not self.progress(rank, epoch, request, tokens)]
+
+    def _of(self, rank: Rank, epoch: Epoch, request: RequestId) -> Booking | None:
+        booking = self._bookings.get(request)
+        if booking is None or booking.placement.rank != rank or booking.placement.epoch != epoch:
+            return None
+        return booking
+
+    def _at(self, rank: Rank) -> list[Booking]:
+        return [booking for booking in self._bookings.values() if booking.placement.rank == rank]
+
+    def _apply(self, booking: Booking, event: BookingEvent) -> None:
+        state = NEXT[booking.state][event]
+        if state is booking.state:
+            return
+        request, rank = booking.placement.request, booking.placement.rank
+        self._count(booking, -1)
+        booking.state = state
+        self._unseen.pop(request, None)
+        if state is not BookingState.ENDED:
+            self._count(booking, 1)
+            return
+        del self._bookings[request]
+        if self._arriving[rank].pop(request, None) is not None:
+            self._withdraw(rank, request)
+
+    def _count(self, booking: Booking, sign: int) -> None:
+        rank = booking.placement.rank
+        _count(self._accounts[rank], booking, sign)
+        self._revisions[rank] += 1
+
+    def _revise(self, booking: Booking, estimate: int | None, reported: int | None) -> None:
+        placement = booking.placement
+        arriving = self._arriving[placement.rank]
+        self._count(booking, -1)
+        booking.estimate, booking.reported = estimate, reported
+        self._count(booking, 1)
+        if not remaining(booking):
+            arriving.pop(placement.request, None)
+        elif placement.chain:
+            arriving.setdefault(placement.request, placement.chain)
+
+    def _withdraw(self, rank: Rank, writer: RequestId) -> None:
+        """A writer went before it was done: who counted on it counts on one before itself, or computes alone."""
+        earlier: list[tuple[RequestId, bytes]] = []
+        for request, chain in self._arriving[rank].items():
+            booking = self._bookings[request]
+            placement = booking.placement
+            if booking.writer == writer and booking.estimate is not None:
+                most = placement.ready_tokens + placement.arriving_tokens
+                blocks, booking.writer = _cover(chain, placement.ready_tokens // placement.block_size, earlier)
+                estimate = max(placement.prompt_tokens - min(blocks * placement.block_size, most), 1)
+                self._revise(booking, estimate, booking.reported)
+            earlier.append((request, chain))
+
+    def audit(self) -> None:
+        """Asserts that every sum and index follows from the open bookings."""
+        accounts = [_empty() for _ in self._accounts]
+        arriving: list[dict[RequestId, bytes]] = [{} for _ in self._accounts]
+        for request, booking in self._bookings.items():
+            assert booking.placement.request == request
+            assert booking.state is not BookingState.ENDED
+            assert (booking.state is BookingState.BOOKED) == (request in self._unseen)
+            _count(accounts[booking.placement.rank], booking, 1)
+            if remaining(booking) and booking.placement.chain:
+                arriving[booking.placement.rank][request] = booking.placement.chain
+        assert accounts == self._accounts
+        assert arriving == self._arriving
+        assert list(self._unseen.values()) == sorted(self._unseen.values())
+        assert all(request in self._bookings for request in self._unseen)
+
+    def digest_state(self) -> str:
+        return repr((self._bookings, self._unseen))

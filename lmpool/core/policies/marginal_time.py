@@ -1,0 +1,77 @@
+"""Marginal time: the seconds that a request costs itself and everybody else, per rank. `specs/routing.md`."""
+
+from lmpool.core.fleet import Choice, RouteView, first_from
+from lmpool.core.ids import SECOND, Rank
+from lmpool.core.messages.ingress_control import RouteAsked
+
+HORIZON_NS = 12.0 * SECOND
+"""H: how long a queue is taken to last. Without it overload equalises all queues."""
+DECODE_WEIGHT = 0.25
+"""g: a second of somebody's decode against a second to first token."""
+BUSY_SHARE_MAX = 0.95
+"""Of rho: the queue formula diverges at 1."""
+TIE_SHARE = 1 / 32
+"""Costs this close to the least are ties: no rate is known better."""
+
+ONLY = "only eligible rank"
+COLD = "nothing of it is known anywhere: least marginal time"
+PREFIX = "least marginal time, with the longest known prefix"
+ELSEWHERE = "least marginal time: waiting for the longest known prefix costs more than computing it"
+
+
+class MarginalTime:
+    __slots__ = ()
+    name = "marginal-time"
+    term_names = ("wait", "prefill", "followers", "stall", "slowdown")
+
+    def choose(self, view: RouteView) -> Choice:
+        terms = self._terms(view)
+        costs = [sum(row) for row in terms]
+        bound = min(costs) * (1 + TIE_SHARE)
+        known = [ready + arriving for ready, arriving in zip(view.ready, view.arriving, strict=True)]
+        tied = [index for index, cost in enumerate(costs) if cost <= bound]
+        longest = max([known[index] for index in tied])
+        index = first_from([index for index in tied if known[index] == longest], view)
+        return Choice(index, _reason(known, index), terms, costs)
+
+    def _terms(self, view: RouteView) -> list[tuple[float, ...]]:
+        asked = view.asked
+        prompt = asked.prompt_tokens
+        outputs = min(view.output_mean, asked.output_tokens_max)
+        context_mean = prompt + outputs / 2
+        decodes = DECODE_WEIGHT * outputs * asked.choices
+        idle_share = 1 - min(view.busy_share, BUSY_SHARE_MAX)
+        arrivals = view.arrivals_per_ns
+        rows: list[tuple[float, ...]] = []
+        for rank, uncached, wait in zip(view.ranks, view.uncached, view.waits, strict=True):
+            rates = rank.rates
+            pairs = uncached * (prompt - uncached) + uncached * (uncached - 1) // 2
+            prefill = rates.prefill * uncached + rates.prefill_context * pairs
+            begun = wait + -(-uncached // rank.step_tokens_max) * rank.step_ns
+            delayed = min((begun + prefill / 2) / idle_share, HORIZON_NS)
+            present = rank.decoding + rank.prefilling
+            rows.append(
+                (
+                    begun,
+                    prefill,
+                    prefill * arrivals * delayed,
+                    DECODE_WEIGHT * prefill * present,
+                    decodes * (rates.decode + rates.decode_context * context_mean) * present,
+                )
+            )
+        return rows
+
+    def remember(self, asked: RouteAsked, rank: Rank) -> None:
+        pass
+
+    def digest_state(self) -> str:
+        return ""
+
+
+def _reason(known: list[int], index: int) -> str:
+    if len(known) == 1:
+        return ONLY
+    longest = max(known)
+    if longest == 0:
+        return COLD
+    return PREFIX if known[index] == longest else ELSEWHERE

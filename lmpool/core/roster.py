@@ -1,0 +1,363 @@
+"""The ranks of the pool and what each has reported: membership, versions, hashes and load."""
+
+import attrs
+
+from lmpool.core.cost import smooth_rates
+from lmpool.core.fleet import view_rank
+from lmpool.core.ids import Epoch, Nanos, Peer, Rank, RequestId, Version
+from lmpool.core.ledger import Ledger, Placement
+from lmpool.core.membership import (
+    NAMES,
+    Complete,
+    Down,
+    Elapsed,
+    Heard,
+    Joining,
+    Leaving,
+    Linked,
+    Live,
+    MemberEffect,
+    MemberEvent,
+    Membership,
+    Mismatched,
+    Rejected,
+    Unlinked,
+    epoch_of,
+    is_stale,
+    step,
+)
+from lmpool.core.messages.ingress_control import RankState
+from lmpool.core.messages.worker_control import FullReport, Load, Report, WorkerJoined
+from lmpool.core.page_table import PageTable
+from lmpool.core.prefix import HASH_BYTES
+from lmpool.core.rates import Rates
+from lmpool.core.route import Standing
+
+
+@attrs.define
+class Staged:
+    """A full report of which some parts are here. Its hashes are under a holder of their own until it is complete."""
+
+    version: Version
+    next_part: int
+    holder: int
+
+
+@attrs.define
+class Feed:
+    """What one life of a rank has told."""
+
+    facts: WorkerJoined
+    rates: Rates
+    staged: Staged | None
+    wanted_until: Nanos | None
+    """A full report is due: asked for, or expected after joining. When to ask for it (again)."""
+    residency: "Residency | None"
+    """None before the first complete full report."""
+    tokens_computed: int
+    tokens_cached: int
+    outputs: int
+    output_tokens: int
+
+
+@attrs.define
+class Residency:
+    version: Version
+    holder: int
+    load: Load
+
+
+@attrs.define
+class Member:
+    rank: Rank
+    state: Membership
+    peer: Peer | None
+    feed: Feed | None
+    routed: int
+    routed_tokens: int
+    standing: Standing | None
+    """Kept until something that it is made of changes."""
+    revision: int
+    """Of the ledger's account, when `standing` was made."""
+
+
+@attrs.frozen
+class RosterSettings:
+    replicas: int
+    suspect_after_ns: Nanos
+    report_wait_ns: Nanos
+
+
+class Roster:
+    """Owns members and page table; reports change the ledger, which the caller owns as well."""
+
+    __slots__ = ("_ledger", "_members", "_settings", "resyncs", "stale_dropped", "table")
+
+    def __init__(self, settings: RosterSettings, ledger: Ledger) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._members = [
+            Member(Rank(rank), Down(Epoch(0)), None, None, 0, 0, None, 0) for rank in range(settings.replicas)
+        ]
+        self.table = PageTable()
+        self.stale_dropped = 0
+        """Messages of old epochs or versions, and of ranks that do not exist."""
+        self.resyncs = 0
+        """Full reports asked for because of a gap."""
+
+    def knows(self, peer: Peer) -> bool:
+        """Whether this is the linked life of a member. Counts it as stale if not."""
+        if peer.rank < len(self._members) and self._members[peer.rank].peer == peer:
+            return True
+        self.stale_dropped += 1
+        return False
+
+    @property
+    def is_settled(self) -> bool:
+        """Every rank that could serve has reported completely."""
+        return all(not isinstance(member.state, Down | Joining) for member in self._members)
+
+    def link(self, peer: Peer) -> None:
+        if peer.rank >= len(self._members) or is_stale(self._members[peer.rank].state, peer.epoch):
+            self.stale_dropped += 1
+            return
+        member = self._members[peer.rank]
+        self._advance(member, Linked(peer.epoch))
+        member.peer = peer
+        self._ledger.lose_rank(member.rank, Epoch(peer.epoch - 1))
+
+    def unlink(self, peer: Peer) -> None:
+        if self.knows(peer):
+            self._advance(self._members[peer.rank], Unlinked(peer.epoch))
+
+    def join(self, now: Nanos, peer: Peer, facts: WorkerJoined) -> None:
+        member = self._members[peer.rank]
+        if member.feed is not None:
+            self.stale_dropped += 1
+            return
+        base = self._base()
+        if base is not None and base != (facts.namespace_base, facts.block_size):
+            self._reject(member, "its namespace differs from the first member's")
+            return
+        wanted_until = Nanos(now + self._settings.report_wait_ns)
+        member.feed = Feed(facts, facts.rates, None, wanted_until, None, 0, 0, 0, 0)
+        member.standing = None
+
+    def drain(self, peer: Peer) -> None:
+        self._advance(self._members[peer.rank], Leaving())
+
+    def report(self, now: Nanos, peer: Peer, report: Report) -> tuple[int, int]:
+        """Returns how many choices have ended since the last report, and their output tokens."""
+        member = self._members[peer.rank]
+        feed = member.feed
+        if feed is None or feed.residency is None or report.version <= feed.residency.version:
+            self.stale_dropped += 1
+            return 0, 0
+        residency = feed.residency
+        blocks = self.table.size(residency.holder) + (len(report.added) - len(report.removed)) // HASH_BYTES
+        if report.version == residency.version + 1 and blocks <= feed.facts.blocks:
+            self.table.remove(residency.holder, report.removed)
+            self.table.add(residency.holder, report.added)
+            residency.version = report.version
+        elif feed.wanted_until is None:
+            self.resyncs += 1
+            feed.wanted_until = now
+        residency.load = report.load
+        feed.rates = smooth_rates(feed.rates, report.rates)
+        feed.tokens_computed = report.tokens_computed
+        feed.tokens_cached = report.tokens_cached
+        ended = report.outputs - feed.outputs, report.output_tokens - feed.output_tokens
+        feed.outputs, feed.output_tokens = report.outputs, report.output_tokens
+        self._follow(member, peer, report)
+        self._advance(member, Heard(Nanos(now + self._settings.suspect_after_ns)))
+        return ended
+
+    def _follow(self, member: Member, peer: Peer, report: Report) -> None:
+        rank, epoch, ledger = member.rank, peer.epoch, self._ledger
+        known = dict(zip(report.prefill_requests, report.prefill_tokens, strict=True))
+        for request in report.accepted:
+            if not ledger.accept(rank, epoch, request) and ledger.booking(request) is None:
+                self._adopt(member, peer, request, known.get(request, 0))
+        for request, tokens in known.items():
+            ledger.progress(rank, epoch, request, tokens)
+        for request in report.ended:
+            ledger.end(rank, epoch, request)
+
+    def _adopt(self, member: Member, peer: Peer, request: RequestId, tokens: int) -> None:
+        """What nobody booked here: routed by an ingress without control, or booked with a control that is gone."""
+        placement = Placement(
+            request=request,
+            attempt=0,
+            rank=member.rank,
+            epoch=peer.epoch,
+            chain=b"",
+            prompt_tokens=tokens,
+            output_tokens_max=0,
+            choices=1,
+            ready_tokens=0,
+            arriving_tokens=0,
+            writer=None,
+            block_size=1,
+        )
+        self._ledger.adopt(placement, tokens)
+
+    def full_report(self, now: Nanos, peer: Peer, report: FullReport) -> None:
+        member = self._members[peer.rank]
+        feed = member.feed
+        if feed is None or (feed.residency is not None and report.version < feed.residency.version):
+            self.stale_dropped += 1
+            return
+        if report.part == 0:
+            if feed.staged is not None:
+                self.table.retire(feed.staged.holder)
+            feed.staged = Staged(report.version, 0, self.table.grant())
+        staged = feed.staged
+        if staged is None or report.version != staged.version or report.part != staged.next_part:
+            self.stale_dropped += 1
+            return
+        if self.table.size(staged.holder) + len(report.hashes) // HASH_BYTES > feed.facts.blocks:
+            self._reject(member, "it reports more hashes than it has blocks")
+            return
+        self.table.add(staged.holder, report.hashes)
+        staged.next_part += 1
+        silent_at = Nanos(now + self._settings.suspect_after_ns)
+        if staged.next_part < report.parts:
+            feed.wanted_until = Nanos(now + self._settings.report_wait_ns)
+            self._advance(member, Heard(silent_at))
+            return
+        if feed.residency is not None:
+            self.table.retire(feed.residency.holder)
+        feed.staged, feed.wanted_until = None, None
+        feed.residency = Residency(report.version, staged.holder, report.load)
+        feed.rates = smooth_rates(feed.rates, report.rates)
+        listed = dict(zip(report.requests, report.prefill_tokens, strict=True))
+        for request in self._ledger.reconcile(member.rank, peer.epoch, listed):
+            if self._ledger.booking(request) is None:
+                self._adopt(member, peer, request, listed[request])
+        self._advance(member, Complete(silent_at))
+
+    def tick(self, now: Nanos) -> list[Peer]:
+        """Returns the peers to ask for a full report."""
+        wanted: list[Peer] = []
+        for member in self._members:
+            if isinstance(member.state, Live) and now >= member.state.silent_at:
+                self._advance(member, Elapsed(now))
+            feed = member.feed
+            if feed is not None and feed.wanted_until is not None and now >= feed.wanted_until:
+                assert member.peer is not None
+                feed.wanted_until = Nanos(now + self._settings.report_wait_ns)
+                wanted.append(member.peer)
+        return wanted
+
+    def next_deadline(self) -> Nanos | None:
+        deadlines: list[Nanos] = []
+        for member in self._members:
+            if isinstance(member.state, Live):
+                deadlines.append(member.state.silent_at)
+            if member.feed is not None and member.feed.wanted_until is not None:
+                deadlines.append(member.feed.wanted_until)
+        return min(deadlines, default=None)
+
+    def standings(self) -> list[Standing]:
+        """One a rank, in their order."""
+        ledger = self._ledger
+        return [
+            member.standing
+            if member.standing is not None and member.revision == ledger.revision(member.rank)
+            else self._stand(member)
+            for member in self._members
+        ]
+
+    def count_routed(self, rank: Rank, uncached: int) -> None:
+        member = self._members[rank]
+        member.routed += 1
+        member.routed_tokens += uncached
+        member.standing = None
+
+    def epoch(self, rank: Rank) -> Epoch | None:
+        """The linked life of a rank."""
+        return epoch_of(self._members[rank].state)
+
+    def states(self) -> tuple[RankState, ...]:
+        return tuple(self._state(member) for member in self._members)
+
+    def _state(self, member: Member) -> RankState:
+        feed, account = member.feed, self._ledger.account(member.rank)
+        residency = None if feed is None else feed.residency
+        load = None if residency is None else residency.load
+        return RankState(
+            rank=member.rank,
+            epoch=epoch_of(member.state) or Epoch(0),
+            membership=NAMES[type(member.state)],
+            blocks=0 if feed is None else feed.facts.blocks,
+            blocks_free=0 if load is None else load.blocks_free,
+            blocks_cached=0 if load is None else load.blocks_cached,
+            resident_hashes=0 if residency is None else self.table.size(residency.holder),
+            waiting=0 if load is None else load.waiting,
+            prefilling=0 if load is None else load.prefilling,
+            decoding=0 if load is None else load.decoding,
+            booked=account.requests,
+            prefill_tokens=account.prefill_tokens,
+            tokens_computed=0 if feed is None else feed.tokens_computed,
+            tokens_cached=0 if feed is None else feed.tokens_cached,
+            routed=member.routed,
+        )
+
+    def audit(self) -> None:
+        """Asserts that the kept standings are those that would be made now."""
+        for member, standing in zip(self._members, self.standings(), strict=True):
+            assert standing == self._stand(member)
+
+    def digest_state(self) -> str:
+        return repr((self._members, self.stale_dropped, self.resyncs, self.table.digest()))
+
+    def _stand(self, member: Member) -> Standing:
+        feed = member.feed
+        if isinstance(member.state, Live):
+            assert feed is not None
+            residency = feed.residency
+            assert residency is not None
+            member.revision = self._ledger.revision(member.rank)
+            view = view_rank(
+                member.rank,
+                feed.facts,
+                residency.load,
+                feed.rates,
+                self._ledger.account(member.rank),
+                member.routed_tokens,
+            )
+            member.standing = Standing(member.rank, member.state.epoch, residency.holder, "", view)
+        else:
+            why_not = NAMES[type(member.state)]
+            if isinstance(member.state, Rejected):
+                why_not = member.state.reason
+            member.standing = Standing(member.rank, epoch_of(member.state) or Epoch(0), 0, why_not, None)
+        return member.standing
+
+    def _base(self) -> tuple[bytes, int] | None:
+        """Namespace and block size of the members, all the same; None before the first."""
+        for member in self._members:
+            if member.feed is not None:
+                return member.feed.facts.namespace_base, member.feed.facts.block_size
+        return None
+
+    def _advance(self, member: Member, event: MemberEvent) -> None:
+        member.state, effects = step(member.state, event)
+        for effect in effects:
+            assert effect is MemberEffect.FORGET
+            self._forget(member)
+            member.peer = None
+        member.standing = None
+
+    def _reject(self, member: Member, reason: str) -> None:
+        self._advance(member, Mismatched(reason))
+        self._forget(member)
+
+    def _forget(self, member: Member) -> None:
+        assert member.peer is not None
+        self._ledger.lose_rank(member.rank, member.peer.epoch)
+        feed, member.feed = member.feed, None
+        if feed is not None and feed.staged is not None:
+            self.table.retire(feed.staged.holder)
+        if feed is not None and feed.residency is not None:
+            self.table.retire(feed.residency.holder)
