@@ -1,0 +1,288 @@
+"""Records for tests of the wire: one fixed example of each kind, and strategies that draw any."""
+
+from enum import Enum
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import attrs
+from hypothesis import strategies as st
+
+from lmpool.core.ids import Epoch, Nanos, Rank, RequestId, Role, Version
+from lmpool.core.limits import CHOICES_MAX, DECISIONS_KEPT, LOGPROBS_MAX, PRIORITY_MAX, PRIORITY_MIN
+from lmpool.core.messages import ingress_control as ic
+from lmpool.core.messages import ingress_worker as iw
+from lmpool.core.messages import worker_control as wc
+from lmpool.core.plan import TokenLogprobs
+from lmpool.core.rates import Rates
+from lmpool.core.sampling import SamplingSettings, StopSettings
+from lmpool.io.wire import Framed, Hello, HelloRefused
+
+KINDS: tuple[type, ...] = get_args(Framed)
+
+REQUEST = RequestId(Epoch(2), 7)
+RATES = Rates(step=2e6, prefill=3e4, prefill_context=1.5, decode=9e4, decode_context=40.0)
+LOAD = wc.Load(
+    blocks_free=90,
+    blocks_cached=30,
+    waiting=1,
+    waiting_tokens=40,
+    prefilling=0,
+    prefilling_tokens=0,
+    decoding=2,
+    decoding_context=75,
+    step_began_ns=Nanos(5_000_000_000),
+    step_cost_ns=Nanos(12_000_000),
+)
+LOGPROBS = TokenLogprobs(token=11, logprob=-0.25, top_tokens=(11, 12), top_logprobs=(-0.25, -1.5))
+SAMPLING = SamplingSettings(
+    temperature=0.7,
+    top_p=0.9,
+    top_k=0,
+    min_p=0.0,
+    presence_penalty=0.0,
+    frequency_penalty=0.0,
+    repetition_penalty=1.0,
+    logit_bias=((5, -1.5),),
+    logprobs=2,
+    seed=-3,
+)
+STOP = StopSettings(output_tokens_max=64, output_tokens_min=0, ends=(0, 2), hidden_ends=(0,))
+CANDIDATE = ic.Candidate(
+    rank=Rank(1),
+    eligible=True,
+    reason="",
+    ready_blocks=1,
+    arriving_blocks=0,
+    uncached_tokens=4,
+    terms=(1.5e6, 0.0),
+    cost=1.5e6,
+)
+DECISION = ic.Decision(
+    number=12,
+    request=REQUEST,
+    attempt=0,
+    at_ns=Nanos(6_000_000_000),
+    policy="marginal-time",
+    rank=Rank(1),
+    reason="least cost",
+    prompt_tokens=20,
+    chain_blocks=1,
+    term_names=("wait", "prefill"),
+    candidates=(CANDIDATE, attrs.evolve(CANDIDATE, rank=Rank(2), eligible=False, reason="down", cost=float("inf"))),
+)
+RANK_STATE = ic.RankState(
+    rank=Rank(0),
+    epoch=Epoch(3),
+    membership="live",
+    blocks=128,
+    blocks_free=90,
+    blocks_cached=30,
+    resident_hashes=38,
+    waiting=1,
+    prefilling=0,
+    decoding=2,
+    booked=1,
+    prefill_tokens=40,
+    tokens_computed=900,
+    tokens_cached=300,
+    routed=17,
+)
+
+EXAMPLES: tuple[Framed, ...] = (
+    Hello(version=1, run="r-5f2a", role=Role.WORKER, rank=Rank(1), epoch=Epoch(3)),
+    HelloRefused("this is run r-5f2a, not r-0b11"),
+    ic.RouteAsked(
+        request=REQUEST,
+        attempt=0,
+        chain=b"chain of block 0",
+        namespace=b"namespace digest",
+        prompt_tokens=20,
+        output_tokens_max=64,
+        choices=1,
+        session="s-1",
+        priority=0,
+        arrived_ns=Nanos(4_000_000_000),
+        deadline_ns=None,
+        excluded=(Rank(2),),
+        draw=99,
+    ),
+    ic.BookingEnded(REQUEST, attempt=1),
+    ic.BookingsOffered(requests=(REQUEST,), attempts=(0,), ranks=(Rank(1),), epochs=(Epoch(3),), prompt_tokens=(20,)),
+    ic.StateAsked(4),
+    ic.DecisionsAsked(number=5, request=REQUEST, limit=10),
+    ic.RouteDecided(REQUEST, attempt=0, decision=12, rank=Rank(1), epoch=Epoch(3), reason="least cost", ready_blocks=1),
+    ic.Busy(REQUEST, attempt=0, retry_after_ns=Nanos(2_000_000_000)),
+    ic.Unroutable(REQUEST, attempt=0, reason=ic.UnroutableReason.NEVER_FITS, tokens_max=4096),
+    ic.StateReported(
+        number=4,
+        policy="marginal-time",
+        ranks=(RANK_STATE,),
+        page_table_hashes=38,
+        bookings=1,
+        decisions=17,
+        stale_dropped=0,
+        resyncs=1,
+    ),
+    ic.DecisionsReported(number=5, decisions=(DECISION,)),
+    iw.Submit(
+        request=REQUEST,
+        attempt=0,
+        namespace=b"namespace digest",
+        prompt=b"\x0b\x00\x00\x00\x0c\x00\x00\x00",
+        chain=b"",
+        choices=(0, 1),
+        outputs=(b"", b"\x0d\x00\x00\x00"),
+        sampling=SAMPLING,
+        stop=STOP,
+        prompt_logprobs=None,
+        priority=0,
+        arrived_ns=Nanos(4_000_000_000),
+        deadline_ns=Nanos(9_000_000_000),
+    ),
+    iw.Abort(REQUEST),
+    iw.FinishChoice(REQUEST, choice=1, output_index=9),
+    iw.ClearCache(6),
+    iw.TokensProduced(
+        requests=(7, 7),
+        attempts=(0, 0),
+        choices=(0, 1),
+        output_indexes=(3, 4),
+        tokens=(11, 2),
+        logprobs=(LOGPROBS, None),
+        finishes=(None, iw.Finish.END_TOKEN),
+    ),
+    iw.Accepted(REQUEST, attempt=0, cached_tokens=16, waited_ns=Nanos(1_000_000)),
+    iw.Refused(REQUEST, attempt=0, reason=iw.RefusalReason.QUEUE_FULL, retry_after_ns=Nanos(500_000_000)),
+    iw.Ended(REQUEST, attempt=0, reason=iw.EndReason.COMPLETE),
+    iw.PromptScored(REQUEST, attempt=0, start=1, entries=(LOGPROBS,)),
+    iw.CacheCleared(number=6, blocks=30),
+    wc.WorkerJoined(
+        namespace_base=b"base of the rank",
+        block_size=16,
+        blocks=128,
+        model_tokens_max=2048,
+        step_tokens_max=512,
+        sequences_max=32,
+        rates=RATES,
+    ),
+    wc.Report(
+        version=Version(8),
+        added=b"chain of block 0chain of block 1",
+        removed=b"",
+        accepted=(REQUEST,),
+        ended=(),
+        prefill_requests=(REQUEST,),
+        prefill_tokens=(4,),
+        load=LOAD,
+        rates=RATES,
+        tokens_computed=900,
+        tokens_cached=300,
+        outputs=12,
+        output_tokens=700,
+    ),
+    wc.FullReport(
+        version=Version(9),
+        part=0,
+        parts=1,
+        hashes=b"chain of block 0",
+        requests=(REQUEST,),
+        prefill_tokens=(4,),
+        load=attrs.evolve(LOAD, step_began_ns=None),
+        rates=RATES,
+    ),
+    wc.ReportWanted(),
+    wc.DrainBegun(),
+)
+
+_INTEGERS = st.integers(-(1 << 63), (1 << 63) - 1)
+_PRIORITY = st.integers(PRIORITY_MIN, PRIORITY_MAX)
+_OPTIONAL_COUNT = st.none() | st.integers(0, LOGPROBS_MAX)
+_DIGEST = st.binary(min_size=16, max_size=16)
+_HASHES = st.lists(_DIGEST, max_size=4).map(b"".join)
+
+
+def _tokens(least: int) -> st.SearchStrategy[bytes]:
+    return st.lists(st.binary(min_size=4, max_size=4), min_size=least, max_size=5).map(b"".join)
+
+
+def _columns(draw: st.DrawFn, length: int, hint: Any) -> tuple[Any, ...]:
+    return tuple(draw(st.lists(values(hint), min_size=length, max_size=length)))
+
+
+def values(hint: Any) -> st.SearchStrategy[Any]:
+    """Any value of a field's type that the wire allows."""
+    hint = getattr(hint, "__supertype__", hint)
+    if hint in _NARROWED:
+        return _NARROWED[hint]
+    if get_origin(hint) in (UnionType, Union):
+        return st.one_of([values(item) for item in get_args(hint)])
+    if get_origin(hint) is tuple:
+        items = get_args(hint)
+        if items[-1] is Ellipsis:
+            return st.lists(values(items[0]), max_size=4).map(tuple)
+        return st.tuples(*map(values, items))
+    if issubclass(hint, Enum):
+        return st.sampled_from(list(hint))
+    return records(hint)
+
+
+def records(kind: type) -> st.SearchStrategy[Any]:
+    """Any record (or named tuple) of this kind that keeps within the bounds."""
+    hints = {name: hint for name, hint in get_type_hints(kind).items() if name in kind.__annotations__}
+    return st.builds(kind, **{name: values(hint) for name, hint in hints.items()} | _BOUNDED.get(kind, {}))
+
+
+@st.composite
+def _row_records(draw: st.DrawFn, kind: type, columns: tuple[str, ...]) -> Any:
+    """A record whose named columns have one length."""
+    length = draw(st.integers(0, 4))
+    hints = get_type_hints(kind)
+    rows = {name: _columns(draw, length, get_args(hints[name])[0]) for name in columns}
+    return attrs.evolve(draw(records(kind)), **rows)
+
+
+_NARROWED: dict[Any, st.SearchStrategy[Any]] = {
+    int: _INTEGERS,
+    float: st.floats(allow_nan=False),
+    bool: st.booleans(),
+    str: st.text(st.characters(codec="utf-8"), max_size=12),
+    bytes: st.binary(max_size=12),
+    type(None): st.none(),
+}
+_BOUNDED: dict[type, dict[str, st.SearchStrategy[Any]]] = {
+    TokenLogprobs: {"top_tokens": st.just((4, 5)), "top_logprobs": st.just((-0.5, -1.0))},
+    SamplingSettings: {"logprobs": _OPTIONAL_COUNT},
+    ic.Candidate: {"rank": st.integers(0, 63)},
+    ic.DecisionsAsked: {"limit": st.integers(0, DECISIONS_KEPT)},
+    ic.RouteAsked: {
+        "chain": _HASHES,
+        "namespace": _DIGEST,
+        "prompt_tokens": st.integers(64, 1 << 20),
+        "choices": st.integers(1, CHOICES_MAX),
+        "priority": _PRIORITY,
+    },
+    iw.Submit: {
+        "namespace": _DIGEST,
+        "prompt": _tokens(1),
+        "chain": st.just(b""),
+        "choices": st.just((0, 3)),
+        "outputs": st.tuples(_tokens(0), _tokens(0)),
+        "prompt_logprobs": _OPTIONAL_COUNT,
+        "priority": _PRIORITY,
+    },
+    wc.WorkerJoined: {"namespace_base": _DIGEST, "block_size": st.sampled_from((8, 16, 512))},
+    wc.Report: {"added": _HASHES, "removed": _HASHES},
+    wc.FullReport: {"hashes": _HASHES, "part": st.just(1), "parts": st.just(2)},
+    iw.TokensProduced: {"logprobs": st.just(())},
+}
+_ROWS: dict[type, tuple[str, ...]] = {
+    ic.BookingsOffered: ("requests", "attempts", "ranks", "epochs", "prompt_tokens"),
+    iw.TokensProduced: ("requests", "attempts", "choices", "output_indexes", "tokens", "logprobs", "finishes"),
+    wc.Report: ("prefill_requests", "prefill_tokens"),
+    wc.FullReport: ("requests", "prefill_tokens"),
+}
+
+
+def framed(kind: type) -> st.SearchStrategy[Framed]:
+    """Any record of this kind that may be framed."""
+    return _row_records(kind, _ROWS[kind]) if kind in _ROWS else records(kind)
