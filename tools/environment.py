@@ -15,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
 
-DOWNLOADS_MB: Mapping[str, int] = {"base": 20, "model": 120, "dev": 130}
-"""Measured wheel sizes on Linux x86-64 without torch, rounded up."""
+DOWNLOADS_MB: Mapping[str, int] = {"base": 15, "model": 50, "dev": 110}
+"""Wheels of the base install and of each extra on Linux x86-64, without torch, measured."""
 
 TORCH_ADVICE = """\
   torch comes on top. On Linux, PyPI's torch is a CUDA build: about 3 GB with its libraries, 7 GB on disk.
@@ -127,8 +127,9 @@ def pip_sources(config_lines: str) -> list[str]:
 
 def announce(environment: Environment, extras: list[str], script: str) -> None:
     """Says what is about to be downloaded, how large, and from where, before it begins."""
-    size = DOWNLOADS_MB["base"] + sum(DOWNLOADS_MB[extra] for extra in extras)
-    say(f"Setting up {environment.folder} for {script}: pip installs lmpool[{','.join(extras)}], about {size} MB.")
+    size = sum(DOWNLOADS_MB[part] for part in ("base", *extras))
+    say(f"Setting up {environment.folder} for {script}: pip installs lmpool[{','.join(extras)}].")
+    say(f"  Packages: about {size} MB to download at most; what is there already is kept.")
     command = [str(environment.python), "-m", "pip", "config", "list"]
     sources = pip_sources(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
     say("  Your pip settings name these sources:" if sources else "  From PyPI; pip settings that you make are used.")
