@@ -31,9 +31,13 @@ class Wishes:
     deadline_ms: int | None
 
 
+def draw_label() -> str:
+    return f"req-{token_hex(12)}"
+
+
 def read_label(headers: Headers) -> str:
-    """Raises ApiError for a label that is too long or not printable ASCII."""
-    return _read_word(headers, LABEL) or f"req-{token_hex(12)}"
+    """Empty where the client gave none. Raises ApiError for one that is too long or not printable ASCII."""
+    return _read_word(headers, LABEL)
 
 
 def read_wishes(headers: Headers) -> Wishes:

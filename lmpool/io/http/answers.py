@@ -1,0 +1,175 @@
+"""Answers in the words of the two generation endpoints: whole, or event by event.
+
+A choice is fed pieces in order; what it yields for a stream, joined, is what it yields as a whole.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import attrs
+import orjson
+
+from lmpool.io.http.logprobs import CompletionLogprobs, ScoredToken, chat_logprobs
+
+DONE = b"data: [DONE]\n\n"
+
+
+@attrs.frozen
+class Piece:
+    """What one moment brought for one choice."""
+
+    index: int
+    """Over prompts, then choices."""
+    text: str
+    """Perhaps empty while characters or possible stop strings are held back."""
+    tokens: int
+    scored: tuple[ScoredToken, ...]
+    """As many as `tokens` if log-probabilities were asked for; else none."""
+    finish: str | None
+    """Not None on the last piece of the choice."""
+
+
+@attrs.frozen
+class Usage:
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+@attrs.frozen
+class Head:
+    """What every document and event of an answer carries."""
+
+    id: str
+    created: int
+    model: str
+
+
+class Choice(Protocol):
+    """One choice on its way to the client."""
+
+    def events(self, piece: Piece) -> list[dict[str, Any]]:
+        """The entries of `choices`, one for each event that this piece makes."""
+        ...
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """The entry of `choices` of an answer that is no stream."""
+        ...
+
+
+class ChatChoice:
+    __slots__ = ("_has_begun", "_index", "_pending", "_wants_logprobs")
+
+    def __init__(self, index: int, *, wants_logprobs: bool) -> None:
+        self._index = index
+        self._wants_logprobs = wants_logprobs
+        self._has_begun = False
+        self._pending: list[ScoredToken] = []
+
+    def events(self, piece: Piece) -> list[dict[str, Any]]:
+        events: list[dict[str, Any]] = []
+        if not self._has_begun:
+            self._has_begun = True
+            events.append(self._event({"role": "assistant", "content": ""}, None, None))
+        self._pending.extend(piece.scored)
+        if piece.text:
+            events.append(self._event({"content": piece.text}, self._take_logprobs(), None))
+        if piece.finish is not None:
+            events.append(self._event({}, self._take_logprobs() if self._pending else None, piece.finish))
+        return events
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        for piece in pieces:
+            self._pending.extend(piece.scored)
+        content = "".join(piece.text for piece in pieces)
+        return {
+            "index": self._index,
+            "message": {"role": "assistant", "content": content, "refusal": None},
+            "logprobs": self._take_logprobs(),
+            "finish_reason": pieces[-1].finish,
+        }
+
+    def _event(self, delta: dict[str, Any], logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
+        return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+
+    def _take_logprobs(self) -> dict[str, Any] | None:
+        pending, self._pending = self._pending, []
+        return chat_logprobs(pending) if self._wants_logprobs else None
+
+
+class CompletionChoice:
+    __slots__ = ("_index", "_logprobs", "_pending")
+
+    def __init__(self, index: int, *, wants_logprobs: bool) -> None:
+        self._index = index
+        self._logprobs = CompletionLogprobs() if wants_logprobs else None
+        self._pending: list[ScoredToken] = []
+
+    def events(self, piece: Piece) -> list[dict[str, Any]]:
+        self._pending.extend(piece.scored)
+        if not piece.text and piece.finish is None:
+            return []
+        return [self._entry(piece.text, piece.finish)]
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        for piece in pieces:
+            self._pending.extend(piece.scored)
+        return self._entry("".join(piece.text for piece in pieces), pieces[-1].finish)
+
+    def _entry(self, text: str, finish: str | None) -> dict[str, Any]:
+        pending, self._pending = self._pending, []
+        logprobs = None if self._logprobs is None else self._logprobs.layout(pending)
+        return {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+
+@attrs.frozen
+class Form:
+    """How documents of one endpoint are called."""
+
+    whole: str
+    event: str
+    id_prefix: str
+
+
+CHAT = Form("chat.completion", "chat.completion.chunk", "chatcmpl-")
+COMPLETION = Form("text_completion", "text_completion", "cmpl-")
+
+
+def whole_document(form: Form, head: Head, choices: Sequence[dict[str, Any]], usage: Usage) -> bytes:
+    return orjson.dumps(_document(form.whole, head, choices) | {"usage": usage.document()})
+
+
+class Events:
+    """The events of one stream, ready to be sent. With `wants_usage` all have `usage`, and only the last has counts."""
+
+    __slots__ = ("_extra", "_form", "_head")
+
+    def __init__(self, form: Form, head: Head, *, wants_usage: bool) -> None:
+        self._form = form
+        self._head = head
+        self._extra: dict[str, Any] = {"usage": None} if wants_usage else {}
+
+    def of_choice(self, entry: dict[str, Any]) -> bytes:
+        return event(orjson.dumps(_document(self._form.event, self._head, [entry]) | self._extra))
+
+    def end(self, usage: Usage) -> bytes:
+        """Counts, if wanted, and the end mark."""
+        if not self._extra:
+            return DONE
+        return event(orjson.dumps(_document(self._form.event, self._head, []) | {"usage": usage.document()})) + DONE
+
+
+def event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
+
+
+def _document(kind: str, head: Head, choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"id": head.id, "object": kind, "created": head.created, "model": head.model, "choices": choices}
