@@ -50,22 +50,27 @@ def smooth_output(mean: float, outputs: int, output_tokens: int) -> float:
 
 
 @attrs.frozen
-class DecayedSum:
-    """Sum of amounts, each fading by a factor e in `DECAY_NS`."""
+class Traffic:
+    """What was routed: sums that fade by a factor e in `DECAY_NS`."""
 
-    total: float
+    requests: float
+    prefill_ns: float
     at_ns: Nanos
     since_ns: Nanos
     """When counting began."""
 
 
-def decay_add(decayed: DecayedSum, now: Nanos, amount: float) -> DecayedSum:
-    faded = decayed.total * exp((decayed.at_ns - now) / DECAY_NS)
-    return DecayedSum(faded + amount, now, decayed.since_ns)
+def traffic_after(traffic: Traffic, now: Nanos, prefill: float) -> Traffic:
+    """One more request, with so many nanoseconds of prefill."""
+    kept = exp((traffic.at_ns - now) / DECAY_NS)
+    return Traffic(traffic.requests * kept + 1.0, traffic.prefill_ns * kept + prefill, now, traffic.since_ns)
 
 
-def per_ns(decayed: DecayedSum, now: Nanos) -> float:
-    """Amount per nanosecond. Young sums are divided by the time that they have really seen, at least a second."""
-    seen = max(now - decayed.since_ns, SECOND)
-    faded = decayed.total * exp((decayed.at_ns - now) / DECAY_NS)
-    return faded / (-expm1(-seen / DECAY_NS) * DECAY_NS)
+def traffic_rates(traffic: Traffic, now: Nanos) -> tuple[float, float]:
+    """Requests per nanosecond, and prefill time per time.
+
+    Young sums are divided by the time that they have seen, at least a second, not by `DECAY_NS`.
+    """
+    seen = max(now - traffic.since_ns, SECOND)
+    share = exp((traffic.at_ns - now) / DECAY_NS) / (-expm1(-seen / DECAY_NS) * DECAY_NS)
+    return traffic.requests * share, traffic.prefill_ns * share

@@ -6,7 +6,7 @@ from typing import Protocol
 import attrs
 
 from lmpool.core.cost import prefill_ns, step_ns
-from lmpool.core.ids import Nanos, Rank
+from lmpool.core.ids import Epoch, Nanos, Rank
 from lmpool.core.ledger import Account
 from lmpool.core.messages.ingress_control import RouteAsked
 from lmpool.core.messages.worker_control import Load, WorkerJoined
@@ -15,9 +15,12 @@ from lmpool.core.rates import Rates
 
 @attrs.frozen
 class RankView:
-    """A rank as its last report and its open bookings have it."""
+    """An eligible rank as its last report and its open bookings have it."""
 
     rank: Rank
+    epoch: Epoch
+    holder: int
+    """Its bit in the page table."""
     rates: Rates
     tokens_max: int
     step_tokens_max: int
@@ -29,31 +32,44 @@ class RankView:
     """Free, less those that unseen bookings will take."""
     requests: int
     """In flight: open bookings."""
+    present: int
+    """Choices there: decoding, and booked ones that do not decode yet."""
     decoding: int
+    context: int
+    """Tokens that the sequences there have or will have computed."""
     decoding_context: int
-    prefilling: int
-    """Choices booked there that do not decode yet."""
     account: Account
+    """Read only. A view is made anew whenever it changes."""
     routed_tokens: int
     """Uncached tokens of all requests ever routed there."""
     step_ns: float
     """One step of its decodes, without prefill."""
-    queue_ns: float
-    """All prefill booked there and not done, with its steps."""
-    step_began_ns: Nanos | None
+    pending_ns: float
+    """When the running step began: that step, and all prefill booked there and not done with its steps."""
+    step_began_ns: Nanos
     step_cost_ns: Nanos
-    step_prefills: bool
-    """The running step has a chunk of the prefill that `queue_ns` counts."""
+    """0 when no step runs."""
 
 
 def view_rank(
-    rank: Rank, facts: WorkerJoined, load: Load, rates: Rates, account: Account, routed_tokens: int
+    rank: Rank,
+    epoch: Epoch,
+    holder: int,
+    facts: WorkerJoined,
+    load: Load,
+    rates: Rates,
+    account: Account,
+    routed_tokens: int,
 ) -> RankView:
     decode_ns = step_ns(rates, load.decoding, load.decoding_context)
     steps = -(-account.prefill_tokens // facts.step_tokens_max)
+    queue_ns = prefill_ns(rates, account.prefill_tokens, account.prefill_pairs) + steps * decode_ns
+    running_ns = load.step_cost_ns if load.step_began_ns is not None else Nanos(0)
     blocks_booked = -(-account.prefill_tokens // facts.block_size)
     return RankView(
         rank=rank,
+        epoch=epoch,
+        holder=holder,
         rates=rates,
         tokens_max=facts.model_tokens_max,
         step_tokens_max=facts.step_tokens_max,
@@ -62,29 +78,18 @@ def view_rank(
         blocks_open=load.blocks_free + load.blocks_cached - blocks_booked,
         blocks_free=load.blocks_free - account.unseen_tokens // facts.block_size,
         requests=account.requests,
+        present=load.decoding + account.prefilling,
         decoding=load.decoding,
+        context=load.decoding_context + account.prefill_tokens,
         decoding_context=load.decoding_context,
-        prefilling=account.prefilling,
-        account=attrs.evolve(account),
+        account=account,
         routed_tokens=routed_tokens,
         step_ns=decode_ns,
-        queue_ns=prefill_ns(rates, account.prefill_tokens, account.prefill_pairs) + steps * decode_ns,
-        step_began_ns=load.step_began_ns,
-        step_cost_ns=load.step_cost_ns,
-        step_prefills=load.prefilling > 0,
+        # A running chunk is part of the prefill that is not done; a step that only decodes comes on top of it.
+        pending_ns=max(queue_ns, running_ns) if load.prefilling else queue_ns + running_ns,
+        step_began_ns=load.step_began_ns or Nanos(0),
+        step_cost_ns=running_ns,
     )
-
-
-def queue_wait_ns(view: RankView, now: Nanos) -> float:
-    """Until the prefill booked there is done, or at least the running step. Its progress counts."""
-    began = view.step_began_ns
-    if began is None:
-        return view.queue_ns
-    done = min(max(now - began, 0), view.step_cost_ns)
-    left = view.step_cost_ns - done
-    if view.step_prefills:
-        return max(view.queue_ns - done, left)
-    return view.queue_ns + left
 
 
 def room_wait_ns(view: RankView, tokens: int, choices: int, output_mean: float) -> float:
@@ -92,15 +97,56 @@ def room_wait_ns(view: RankView, tokens: int, choices: int, output_mean: float) 
 
     Sequences there end evenly over the time of one mean output; each gives back the blocks of a mean context.
     """
-    present = view.decoding + view.prefilling
     blocks_short = -(-tokens // view.block_size) + choices - view.blocks_open
-    places_short = present + choices - view.sequences_max
-    if present == 0 or (blocks_short <= 0 and places_short <= 0):
+    places_short = view.present + choices - view.sequences_max
+    if (blocks_short <= 0 and places_short <= 0) or view.present == 0:
         return 0.0
-    context = view.decoding_context + view.account.prefill_tokens
-    blocks_each = max(context // (present * view.block_size), 1)
+    blocks_each = max(view.context // (view.present * view.block_size), 1)
     ends = max(-(-blocks_short // blocks_each), places_short)
-    return ends * output_mean * view.step_ns / present
+    return ends * output_mean * view.step_ns / view.present
+
+
+def waits_ns(
+    views: Sequence[RankView], tokens: Sequence[int], now: Nanos, choices: int, output_mean: float
+) -> list[float]:
+    """Until each rank could begin a request that has so many tokens to compute there."""
+    waits: list[float] = []
+    for view, uncached in zip(views, tokens, strict=True):
+        elapsed = now - view.step_began_ns
+        wait = view.pending_ns - (elapsed if elapsed < view.step_cost_ns else view.step_cost_ns)
+        if view.blocks_open < uncached // view.block_size + 1 + choices or view.sequences_max < view.present + choices:
+            wait += room_wait_ns(view, uncached, choices, output_mean)
+        waits.append(wait)
+    return waits
+
+
+@attrs.frozen
+class Lineup:
+    """All ranks, as membership has them."""
+
+    eligible: tuple[RankView, ...]
+    """In the order of their numbers."""
+    numbers: tuple[Rank, ...]
+    """Theirs."""
+    absent: tuple[tuple[Rank, str], ...]
+    """The others, each with the reason."""
+    holders: int
+    """Bits of the eligible ranks."""
+    tokens_least: int
+    tokens_most: int
+    """Longest context that every and that any eligible rank can hold; 0 without."""
+
+
+def line_up(eligible: tuple[RankView, ...], absent: tuple[tuple[Rank, str], ...]) -> Lineup:
+    limits = [view.tokens_max for view in eligible]
+    return Lineup(
+        eligible,
+        tuple([view.rank for view in eligible]),
+        absent,
+        sum(view.holder for view in eligible),
+        min(limits, default=0),
+        max(limits, default=0),
+    )
 
 
 @attrs.frozen
@@ -134,8 +180,8 @@ class Choice:
     index: int
     """Into the view's ranks."""
     reason: str
-    terms: Sequence[tuple[float, ...]]
-    """Parallel to the view's ranks; each parallel to the policy's `term_names`."""
+    terms: Sequence[float]
+    """Flat: the policy's `term_names` of the first rank, then of the next."""
     costs: Sequence[float]
 
 

@@ -3,7 +3,7 @@
 `specs/booking.md` is the table of a booking. Sums per rank follow from the bookings and nothing else (`audit`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 import attrs
@@ -176,7 +176,7 @@ def _cover(chain: bytes, ready: int, others: Iterable[tuple[RequestId, bytes]]) 
 class Ledger:
     """Open bookings. Every change of one goes through `_apply` or `_revise`, which keep the sums."""
 
-    __slots__ = ("_accounts", "_arriving", "_bookings", "_revisions", "_unseen")
+    __slots__ = ("_accounts", "_arriving", "_bookings", "_revisions", "_unseen", "revision")
 
     def __init__(self, ranks: int) -> None:
         self._bookings: dict[RequestId, Booking] = {}
@@ -184,6 +184,8 @@ class Ledger:
         self._arriving: list[dict[RequestId, bytes]] = [{} for _ in range(ranks)]
         """Per rank, oldest first: chains whose last blocks are still to be computed."""
         self._revisions = [0] * ranks
+        self.revision = 0
+        """Rises with every change of any account."""
         self._unseen: dict[RequestId, Nanos] = {}
         """Deadlines of bookings that no report has named, earliest first."""
 
@@ -199,7 +201,7 @@ class Ledger:
         """Read only."""
         return self._accounts[rank]
 
-    def revision(self, rank: Rank) -> int:
+    def rank_revision(self, rank: Rank) -> int:
         """Rises with every change of the account."""
         return self._revisions[rank]
 
@@ -207,12 +209,19 @@ class Ledger:
         """Read only."""
         return self._bookings.get(request)
 
-    def arriving(self, rank: Rank, chain: bytes, ready: int) -> tuple[int, RequestId | None]:
-        """Blocks of a packed chain after the first `ready` that an open booking will make resident there; whose."""
-        if not self._arriving[rank]:
-            return 0, None
-        blocks, writer = _cover(chain, ready, self._arriving[rank].items())
-        return blocks - ready, writer
+    def arriving(
+        self, chain: bytes, ranks: Sequence[Rank], ready: Sequence[int]
+    ) -> tuple[list[int], list[RequestId | None]]:
+        """On each of the ranks: blocks of a packed chain after the first `ready` that an open booking will make
+        resident there, and whose booking that is."""
+        blocks = [0] * len(ranks)
+        writers: list[RequestId | None] = [None] * len(ranks)
+        for index, rank in enumerate(ranks):
+            others = self._arriving[rank]
+            if others:
+                covered, writers[index] = _cover(chain, ready[index], others.items())
+                blocks[index] = covered - ready[index]
+        return blocks, writers
 
     def next_deadline(self) -> Nanos | None:
         return next(iter(self._unseen.values()), None)
@@ -342,6 +351,7 @@ class Ledger:
         rank = booking.placement.rank
         _count(self._accounts[rank], booking, sign)
         self._revisions[rank] += 1
+        self.revision += 1
 
     def _revise(self, booking: Booking, estimate: int | None, reported: int | None) -> None:
         placement = booking.placement

@@ -115,6 +115,17 @@ def epoch_of(state: Membership) -> Epoch | None:
     return None if isinstance(state, Down) else state.epoch
 
 
+def why_not(state: Membership) -> str:
+    """Why it may not be routed to; empty if it may."""
+    match state:
+        case Live():
+            return ""
+        case Rejected(reason=reason):
+            return reason
+        case _:
+            return NAMES[type(state)]
+
+
 def is_stale(state: Membership, epoch: Epoch) -> bool:
     """Whether a link of this epoch belongs to a life that is over."""
     match state:

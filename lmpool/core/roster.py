@@ -3,7 +3,7 @@
 import attrs
 
 from lmpool.core.cost import smooth_rates
-from lmpool.core.fleet import view_rank
+from lmpool.core.fleet import Lineup, RankView, line_up, view_rank
 from lmpool.core.ids import Epoch, Nanos, Peer, Rank, RequestId, Version
 from lmpool.core.ledger import Ledger, Placement
 from lmpool.core.membership import (
@@ -20,18 +20,17 @@ from lmpool.core.membership import (
     MemberEvent,
     Membership,
     Mismatched,
-    Rejected,
     Unlinked,
     epoch_of,
     is_stale,
     step,
+    why_not,
 )
 from lmpool.core.messages.ingress_control import RankState
 from lmpool.core.messages.worker_control import FullReport, Load, Report, WorkerJoined
 from lmpool.core.page_table import PageTable
 from lmpool.core.prefix import HASH_BYTES
 from lmpool.core.rates import Rates
-from lmpool.core.route import Standing
 
 
 @attrs.define
@@ -75,10 +74,10 @@ class Member:
     feed: Feed | None
     routed: int
     routed_tokens: int
-    standing: Standing | None
-    """Kept until something that it is made of changes."""
+    view: RankView | None
+    """If it is eligible: kept until something that it is made of changes."""
     revision: int
-    """Of the ledger's account, when `standing` was made."""
+    """Of the ledger's account, when `view` was made."""
 
 
 @attrs.frozen
@@ -91,7 +90,17 @@ class RosterSettings:
 class Roster:
     """Owns members and page table; reports change the ledger, which the caller owns as well."""
 
-    __slots__ = ("_ledger", "_members", "_settings", "resyncs", "stale_dropped", "table")
+    __slots__ = (
+        "_deadline",
+        "_ledger",
+        "_lineup",
+        "_lineup_revision",
+        "_members",
+        "_settings",
+        "resyncs",
+        "stale_dropped",
+        "table",
+    )
 
     def __init__(self, settings: RosterSettings, ledger: Ledger) -> None:
         self._settings = settings
@@ -99,6 +108,10 @@ class Roster:
         self._members = [
             Member(Rank(rank), Down(Epoch(0)), None, None, 0, 0, None, 0) for rank in range(settings.replicas)
         ]
+        self._deadline: Nanos | None = None
+        self._lineup: Lineup | None = None
+        """Kept until something that it is made of changes."""
+        self._lineup_revision = 0
         self.table = PageTable()
         self.stale_dropped = 0
         """Messages of old epochs or versions, and of ranks that do not exist."""
@@ -141,7 +154,7 @@ class Roster:
             return
         wanted_until = Nanos(now + self._settings.report_wait_ns)
         member.feed = Feed(facts, facts.rates, None, wanted_until, None, 0, 0, 0, 0)
-        member.standing = None
+        self._change(member)
 
     def drain(self, peer: Peer) -> None:
         self._advance(self._members[peer.rank], Leaving())
@@ -239,6 +252,8 @@ class Roster:
     def tick(self, now: Nanos) -> list[Peer]:
         """Returns the peers to ask for a full report."""
         wanted: list[Peer] = []
+        if self._deadline is None or now < self._deadline:
+            return wanted
         for member in self._members:
             if isinstance(member.state, Live) and now >= member.state.silent_at:
                 self._advance(member, Elapsed(now))
@@ -247,36 +262,46 @@ class Roster:
                 assert member.peer is not None
                 feed.wanted_until = Nanos(now + self._settings.report_wait_ns)
                 wanted.append(member.peer)
+        self._set_deadline()
         return wanted
 
     def next_deadline(self) -> Nanos | None:
+        return self._deadline
+
+    def _set_deadline(self) -> None:
         deadlines: list[Nanos] = []
         for member in self._members:
             if isinstance(member.state, Live):
                 deadlines.append(member.state.silent_at)
             if member.feed is not None and member.feed.wanted_until is not None:
                 deadlines.append(member.feed.wanted_until)
-        return min(deadlines, default=None)
+        self._deadline = min(deadlines, default=None)
 
-    def standings(self) -> list[Standing]:
-        """One a rank, in their order."""
-        ledger = self._ledger
-        return [
-            member.standing
-            if member.standing is not None and member.revision == ledger.revision(member.rank)
-            else self._stand(member)
-            for member in self._members
+    def lineup(self) -> Lineup:
+        if self._lineup is None or self._lineup_revision != self._ledger.revision:
+            self._lineup_revision = self._ledger.revision
+            self._lineup = self._line_up()
+        return self._lineup
+
+    def _line_up(self) -> Lineup:
+        eligible = [self._view(member) for member in self._members if isinstance(member.state, Live)]
+        absent = [
+            (member.rank, why_not(member.state)) for member in self._members if not isinstance(member.state, Live)
         ]
+        return line_up(tuple(eligible), tuple(absent))
 
     def count_routed(self, rank: Rank, uncached: int) -> None:
         member = self._members[rank]
         member.routed += 1
         member.routed_tokens += uncached
-        member.standing = None
+        member.view, self._lineup = None, None
 
     def epoch(self, rank: Rank) -> Epoch | None:
         """The linked life of a rank."""
         return epoch_of(self._members[rank].state)
+
+    def why_not(self) -> tuple[str, ...]:
+        return tuple(why_not(member.state) for member in self._members)
 
     def states(self) -> tuple[RankState, ...]:
         return tuple(self._state(member) for member in self._members)
@@ -304,35 +329,38 @@ class Roster:
         )
 
     def audit(self) -> None:
-        """Asserts that the kept standings are those that would be made now."""
-        for member, standing in zip(self._members, self.standings(), strict=True):
-            assert standing == self._stand(member)
+        """Asserts that the kept lineup is the one that would be made now."""
+        eligible = tuple([self._make_view(member) for member in self._members if isinstance(member.state, Live)])
+        assert eligible == self.lineup().eligible
 
     def digest_state(self) -> str:
         return repr((self._members, self.stale_dropped, self.resyncs, self.table.digest()))
 
-    def _stand(self, member: Member) -> Standing:
+    def _view(self, member: Member) -> RankView:
+        revision = self._ledger.rank_revision(member.rank)
+        if member.view is None or member.revision != revision:
+            member.view, member.revision = self._make_view(member), revision
+        return member.view
+
+    def _make_view(self, member: Member) -> RankView:
         feed = member.feed
-        if isinstance(member.state, Live):
-            assert feed is not None
-            residency = feed.residency
-            assert residency is not None
-            member.revision = self._ledger.revision(member.rank)
-            view = view_rank(
-                member.rank,
-                feed.facts,
-                residency.load,
-                feed.rates,
-                self._ledger.account(member.rank),
-                member.routed_tokens,
-            )
-            member.standing = Standing(member.rank, member.state.epoch, residency.holder, "", view)
-        else:
-            why_not = NAMES[type(member.state)]
-            if isinstance(member.state, Rejected):
-                why_not = member.state.reason
-            member.standing = Standing(member.rank, epoch_of(member.state) or Epoch(0), 0, why_not, None)
-        return member.standing
+        assert feed is not None
+        assert feed.residency is not None
+        assert member.peer is not None
+        return view_rank(
+            member.rank,
+            member.peer.epoch,
+            feed.residency.holder,
+            feed.facts,
+            feed.residency.load,
+            feed.rates,
+            self._ledger.account(member.rank),
+            member.routed_tokens,
+        )
+
+    def _change(self, member: Member) -> None:
+        member.view, self._lineup = None, None
+        self._set_deadline()
 
     def _base(self) -> tuple[bytes, int] | None:
         """Namespace and block size of the members, all the same; None before the first."""
@@ -347,7 +375,7 @@ class Roster:
             assert effect is MemberEffect.FORGET
             self._forget(member)
             member.peer = None
-        member.standing = None
+        self._change(member)
 
     def _reject(self, member: Member, reason: str) -> None:
         self._advance(member, Mismatched(reason))

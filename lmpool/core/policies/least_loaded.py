@@ -9,7 +9,7 @@ TERM_NAMES = ("requests",)
 
 def choose_least_loaded(view: RouteView, reason: str) -> Choice:
     costs = [float(rank.requests) for rank in view.ranks]
-    return Choice(least(costs, view), reason, [(cost,) for cost in costs], costs)
+    return Choice(least(costs, view), reason, costs, costs)
 
 
 class LeastLoaded:

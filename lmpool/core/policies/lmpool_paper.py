@@ -98,7 +98,7 @@ class LMPoolPaper:
     def choose(self, view: RouteView) -> Choice:
         offers = [_offer(view, index, rank) for index, rank in enumerate(view.ranks)]
         chosen, reason = _decide(offers)
-        terms = [(offer.queue, offer.missing, offer.reclaim, offer.pressure) for offer in offers]
+        terms = [term for offer in offers for term in (offer.queue, offer.missing, offer.reclaim, offer.pressure)]
         return Choice(chosen.index, reason, terms, [offer.cost for offer in offers])
 
     def remember(self, asked: RouteAsked, rank: Rank) -> None:

@@ -20,7 +20,7 @@ class LongestPrefix:
         holders = [index for index, ready in enumerate(view.ready) if is_cold or ready == deepest]
         smallest = min(work[index] for index in holders)
         index = first_from([index for index in holders if work[index] == smallest], view)
-        terms = [(float(ready), float(done)) for ready, done in zip(view.ready, work, strict=True)]
+        terms = [float(term) for pair in zip(view.ready, work, strict=True) for term in pair]
         costs = [
             float(done) if is_cold else float(view.chain_blocks - ready)
             for ready, done in zip(view.ready, work, strict=True)

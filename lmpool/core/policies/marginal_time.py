@@ -25,47 +25,46 @@ class MarginalTime:
     term_names = ("wait", "prefill", "followers", "stall", "slowdown")
 
     def choose(self, view: RouteView) -> Choice:
-        terms = self._terms(view)
-        costs = [sum(row) for row in terms]
+        terms: list[float] = []
+        costs = _price(view, terms)
         bound = min(costs) * (1 + TIE_SHARE)
         known = [ready + arriving for ready, arriving in zip(view.ready, view.arriving, strict=True)]
         tied = [index for index, cost in enumerate(costs) if cost <= bound]
-        longest = max([known[index] for index in tied])
-        index = first_from([index for index in tied if known[index] == longest], view)
+        if len(tied) > 1:
+            longest = max([known[index] for index in tied])
+            tied = [index for index in tied if known[index] == longest]
+        index = first_from(tied, view)
         return Choice(index, _reason(known, index), terms, costs)
-
-    def _terms(self, view: RouteView) -> list[tuple[float, ...]]:
-        asked = view.asked
-        prompt = asked.prompt_tokens
-        outputs = min(view.output_mean, asked.output_tokens_max)
-        context_mean = prompt + outputs / 2
-        decodes = DECODE_WEIGHT * outputs * asked.choices
-        idle_share = 1 - min(view.busy_share, BUSY_SHARE_MAX)
-        arrivals = view.arrivals_per_ns
-        rows: list[tuple[float, ...]] = []
-        for rank, uncached, wait in zip(view.ranks, view.uncached, view.waits, strict=True):
-            rates = rank.rates
-            pairs = uncached * (prompt - uncached) + uncached * (uncached - 1) // 2
-            prefill = rates.prefill * uncached + rates.prefill_context * pairs
-            begun = wait + -(-uncached // rank.step_tokens_max) * rank.step_ns
-            delayed = min((begun + prefill / 2) / idle_share, HORIZON_NS)
-            present = rank.decoding + rank.prefilling
-            rows.append(
-                (
-                    begun,
-                    prefill,
-                    prefill * arrivals * delayed,
-                    DECODE_WEIGHT * prefill * present,
-                    decodes * (rates.decode + rates.decode_context * context_mean) * present,
-                )
-            )
-        return rows
 
     def remember(self, asked: RouteAsked, rank: Rank) -> None:
         pass
 
     def digest_state(self) -> str:
         return ""
+
+
+def _price(view: RouteView, terms: list[float]) -> list[float]:
+    """Costs of the ranks; their terms are appended."""
+    asked = view.asked
+    prompt = asked.prompt_tokens
+    outputs = min(view.output_mean, asked.output_tokens_max)
+    context_mean = prompt + outputs / 2
+    decodes = DECODE_WEIGHT * outputs * asked.choices
+    idle_share = 1 - min(view.busy_share, BUSY_SHARE_MAX)
+    arrivals = view.arrivals_per_ns
+    costs: list[float] = []
+    for rank, uncached, wait in zip(view.ranks, view.uncached, view.waits, strict=True):
+        rates, present = rank.rates, rank.present
+        pairs = uncached * (prompt - uncached) + uncached * (uncached - 1) // 2
+        prefill = rates.prefill * uncached + rates.prefill_context * pairs
+        begun = wait + -(-uncached // rank.step_tokens_max) * rank.step_ns
+        delayed = (begun + prefill / 2) / idle_share
+        followers = prefill * arrivals * (delayed if delayed < HORIZON_NS else HORIZON_NS)
+        stall = DECODE_WEIGHT * prefill * present
+        slowdown = decodes * (rates.decode + rates.decode_context * context_mean) * present
+        terms += (begun, prefill, followers, stall, slowdown)
+        costs.append(begun + prefill + followers + stall + slowdown)
+    return costs
 
 
 def _reason(known: list[int], index: int) -> str:

@@ -12,7 +12,7 @@ class RoundRobin:
 
     def choose(self, view: RouteView) -> Choice:
         costs = [0.0] * len(view.ranks)
-        return Choice(least(costs, view), "its turn", [()] * len(costs), costs)
+        return Choice(least(costs, view), "its turn", (), costs)
 
     def remember(self, asked: RouteAsked, rank: Rank) -> None:
         pass

@@ -12,7 +12,7 @@ class UniformRandom:
 
     def choose(self, view: RouteView) -> Choice:
         count = len(view.ranks)
-        return Choice(view.asked.draw % count, "drawn", [()] * count, [0.0] * count)
+        return Choice(view.asked.draw % count, "drawn", (), [0.0] * count)
 
     def remember(self, asked: RouteAsked, rank: Rank) -> None:
         pass

@@ -1,0 +1,96 @@
+"""The latest decisions with every term, kept in columns and made into records when somebody asks.
+
+A thousand decisions as records would be 60,000 objects that every decision had to replace some of.
+"""
+
+from array import array
+from collections import deque
+
+import attrs
+
+from lmpool.core.ids import Nanos, Rank, RequestId
+from lmpool.core.messages.ingress_control import Candidate, Decision
+
+KNOWN_COLUMNS = 4
+"""Before the policy's terms, one number a candidate: ready blocks, arriving blocks, uncached tokens, cost."""
+
+
+@attrs.frozen
+class Outcome:
+    """A decision with the numbers of its candidates."""
+
+    number: int
+    request: RequestId
+    attempt: int
+    at_ns: Nanos
+    rank: Rank | None
+    reason: str
+    prompt_tokens: int
+    chain_blocks: int
+    ranks: tuple[Rank, ...]
+    """Candidates."""
+    columns: "array[float]"
+    """The known columns, one after the other; then the terms, one candidate after the other."""
+    absent: tuple[tuple[Rank, str], ...]
+    """Ranks that were no candidates, each with the reason."""
+
+
+class DecisionLog:
+    __slots__ = ("_outcomes", "_policy", "_term_names")
+
+    def __init__(self, policy: str, term_names: tuple[str, ...], kept: int) -> None:
+        self._policy = policy
+        self._term_names = term_names
+        self._outcomes: deque[Outcome] = deque(maxlen=kept)
+
+    def append(self, outcome: Outcome) -> None:
+        assert len(outcome.columns) == len(outcome.ranks) * (KNOWN_COLUMNS + len(self._term_names))
+        self._outcomes.append(outcome)
+
+    def newest(self, request: RequestId | None, limit: int) -> tuple[Decision, ...]:
+        """Newest first; of one request, or all."""
+        found: list[Outcome] = []
+        for outcome in reversed(self._outcomes):
+            if len(found) >= limit:
+                break
+            if request is None or outcome.request == request:
+                found.append(outcome)
+        return tuple(self._record(outcome) for outcome in found)
+
+    def _record(self, outcome: Outcome) -> Decision:
+        candidates = [_candidate(outcome, index, len(self._term_names)) for index in range(len(outcome.ranks))]
+        candidates += [
+            Candidate(rank, False, why_not, 0, 0, outcome.prompt_tokens, (), 0.0) for rank, why_not in outcome.absent
+        ]
+        return Decision(
+            number=outcome.number,
+            request=outcome.request,
+            attempt=outcome.attempt,
+            at_ns=outcome.at_ns,
+            policy=self._policy,
+            rank=outcome.rank,
+            reason=outcome.reason,
+            prompt_tokens=outcome.prompt_tokens,
+            chain_blocks=outcome.chain_blocks,
+            term_names=self._term_names,
+            candidates=tuple(sorted(candidates, key=lambda candidate: candidate.rank)),
+        )
+
+    def digest_state(self) -> str:
+        return repr(self._outcomes)
+
+
+def _candidate(outcome: Outcome, index: int, terms: int) -> Candidate:
+    count = len(outcome.ranks)
+    ready, arriving, uncached, cost = outcome.columns[index : KNOWN_COLUMNS * count : count]
+    start = KNOWN_COLUMNS * count + index * terms
+    return Candidate(
+        rank=outcome.ranks[index],
+        eligible=True,
+        reason="",
+        ready_blocks=int(ready),
+        arriving_blocks=int(arriving),
+        uncached_tokens=int(uncached),
+        terms=tuple(outcome.columns[start : start + terms]),
+        cost=cost,
+    )
