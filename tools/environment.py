@@ -8,9 +8,10 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypedDict
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
@@ -25,6 +26,17 @@ TORCH_ADVICE = """\
       PIP_EXTRA_INDEX_URL=URL {script}"""
 
 
+class Stamp(TypedDict):
+    """What a set-up that was completed leaves behind in `.venv`."""
+
+    root: str
+    digest: str
+    extras: list[str]
+
+
+Run = Callable[[list[str], Path, str], None]
+
+
 class SetupError(Exception):
     """Set-up ended early; the message is for the operator."""
 
@@ -32,8 +44,9 @@ class SetupError(Exception):
 class Environment:
     """One virtual environment of a checkout, and what is known to be installed in it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, run: Run) -> None:
         self.root = root
+        self._run = run
         self.folder = root / ".venv"
         self.python = self.folder / "bin" / "python"
         self._stamp = self.folder / "lmpool-setup.json"
@@ -41,10 +54,7 @@ class Environment:
 
     def installed(self) -> frozenset[str]:
         """The extras that are installed as the project file and the constraints of this moment ask; else nothing."""
-        try:
-            stamp = json.loads(self._stamp.read_text())
-        except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
-            return frozenset()
+        stamp = self._read_stamp()
         if stamp["root"] != str(self.root) or stamp["digest"] != requirements_digest(self.root):
             return frozenset()
         return frozenset(stamp["extras"]) if self.python.exists() else frozenset()
@@ -56,33 +66,34 @@ class Environment:
         with _locked(self.root):
             if self.installed().issuperset(extras):
                 return
-            self._install(sorted(self._remembered() | set(extras)), script)
+            self._install(sorted({*self._read_stamp()["extras"], *extras}), script)
 
-    def _remembered(self) -> set[str]:
-        """Extras of an earlier set-up, also where the project has changed since."""
+    def _read_stamp(self) -> Stamp:
+        """Of the last set-up that was completed, perhaps of another state of the project."""
         try:
-            return set(json.loads(self._stamp.read_text())["extras"])
+            stamp: Stamp = json.loads(self._stamp.read_text())
         except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
-            return set()
+            return Stamp(root=str(self.root), digest="", extras=[])
+        return stamp
 
     def _install(self, extras: list[str], script: str) -> None:
         reason = self._why_unusable()
         if reason:
             say(f"Making {self.folder} ({reason})")
-            run([sys.executable, "-m", "venv", "--clear", str(self.folder)], self.root, "python -m venv")
+            self._run([sys.executable, "-m", "venv", "--clear", str(self.folder)], self.root, "python -m venv")
         announce(self, extras, script)
         self._unfinished.touch()
         self._stamp.unlink(missing_ok=True)
         target = f".[{','.join(extras)}]"
         pip = [str(self.python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
         try:
-            run([*pip, "--constraint", CONSTRAINTS.name, "--editable", target], self.root, "pip install")
-        except SetupError:
-            self._unfinished.unlink()  # pip takes back what it had begun; only where it was killed is the rest unknown
+            self._run([*pip, "--constraint", CONSTRAINTS.name, "--editable", target], self.root, "pip install")
+        except SetupError:  # pip took back what it had begun; only after a kill is the state unknown
+            self._unfinished.unlink()
             raise
         partial = self._stamp.with_suffix(".partial")
-        facts = {"root": str(self.root), "digest": requirements_digest(self.root), "extras": extras}
-        partial.write_text(json.dumps(facts))
+        stamp = Stamp(root=str(self.root), digest=requirements_digest(self.root), extras=extras)
+        partial.write_text(json.dumps(stamp))
         partial.replace(self._stamp)
         self._unfinished.unlink()
         say("Set-up is complete.")
@@ -93,17 +104,17 @@ class Environment:
             return "there is none yet"
         if self._unfinished.exists():
             return "the last set-up was interrupted"
-        probe = "import sys, pip; print(*sys.version_info[:2], sys.prefix)"
+        if self._read_stamp()["root"] != str(self.root):
+            return "the one here was moved, and its programs name the old place"
         if not self.python.exists():
             return "the one here has no Python"
+        probe = "import sys, pip; print(*sys.version_info[:2])"
         answer = subprocess.run([str(self.python), "-c", probe], capture_output=True, text=True, check=False)
         if answer.returncode:
             return "the one here has no pip"
-        major, minor, prefix = answer.stdout.split(maxsplit=2)
+        major, minor = answer.stdout.split()
         if (int(major), int(minor)) < (3, 11):
             return f"the one here has Python {major}.{minor}"
-        if Path(prefix.strip()).resolve() != self.folder.resolve():
-            return "the one here was moved"
         return ""
 
 
@@ -145,7 +156,7 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def run(command: list[str], folder: Path, name: str) -> None:
+def run_visibly(command: list[str], folder: Path, name: str) -> None:
     """Its output goes to standard error. Raises SetupError."""
     code = subprocess.run(command, cwd=folder, stdout=sys.stderr.fileno(), check=False).returncode
     if code:
@@ -170,7 +181,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def provide(extras: Sequence[str], script: str) -> Path:
     """Sets up this checkout's environment and returns its Python. Ends the program with one line if that fails."""
-    environment = Environment(ROOT)
+    environment = Environment(ROOT, run_visibly)
     try:
         environment.provide(extras, script)
     except SetupError as error:
@@ -178,3 +189,8 @@ def provide(extras: Sequence[str], script: str) -> Path:
     except KeyboardInterrupt:
         sys.exit("Set-up was interrupted; the next start repairs it.")
     return environment.python
+
+
+def is_ready(extras: Sequence[str]) -> bool:
+    """Whether this checkout's environment has all of them."""
+    return Environment(ROOT, run_visibly).installed().issuperset(extras)

@@ -64,8 +64,13 @@ def read_report(report: Path, code: int, seconds: float) -> Outcome:
 
 def closing_line(outcomes: Sequence[Outcome]) -> str:
     """One line in the form of pytest's own last line, over all stages."""
-    words = ("failed", "passed", "skipped", "errors")
-    counts = {word: sum(getattr(outcome, word) for outcome in outcomes) for word in words}
+    errors = sum(outcome.errors for outcome in outcomes)
+    counts = {
+        "failed": sum(outcome.failed for outcome in outcomes),
+        "passed": sum(outcome.passed for outcome in outcomes),
+        "skipped": sum(outcome.skipped for outcome in outcomes),
+        "error" if errors == 1 else "errors": errors,
+    }
     told = ", ".join(f"{count} {word}" for word, count in counts.items() if count) or "no tests ran"
     return f" {told} in {sum(outcome.seconds for outcome in outcomes):.2f}s ".center(80, "=")
 
