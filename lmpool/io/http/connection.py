@@ -5,9 +5,11 @@ from collections.abc import Coroutine
 from enum import Enum
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.types import Receive
 
 from lmpool.io.http.errors import ApiError, Code
+from lmpool.io.http.fields import parse_object
 
 
 class ClientLeftError(Exception):
@@ -70,3 +72,15 @@ async def attend(receive: Receive, closing: asyncio.Event, work: Coroutine[Any, 
 async def _wait_for_leave(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def read_object(headers: Headers, receive: Receive, bytes_max: int) -> dict[str, Any]:
+    """The JSON object in a request's body. Raises ApiError and ClientLeftError."""
+    kind, _, parameters = headers.get("content-type", "application/json").partition(";")
+    kind = kind.strip().lower()
+    is_json = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+    charset = parameters.lower().partition("charset=")[2].strip().strip('"')
+    if not is_json or charset not in ("", "utf-8", "utf8"):
+        text = "The request body must be JSON in UTF-8: send the header 'Content-Type: application/json'."
+        raise ApiError(Code.UNSUPPORTED_MEDIA_TYPE, text)
+    return parse_object(await read_body(receive, headers.get("content-length"), bytes_max))

@@ -78,11 +78,10 @@ class Body:
         field, value = self._fields[name], self._content.get(name)
         return None if value is None else checked_number(field, value, name)
 
-    def flag(self, name: str) -> bool:
-        """False where absent."""
+    def flag(self, name: str, *, default: bool = False) -> bool:
         value = self._content.get(name)
         if value is None:
-            return False
+            return default
         if type(value) is not bool:
             wrong_type(name, self._fields[name].kind, value)
         return value

@@ -67,3 +67,9 @@ def require_admin(caller: Caller) -> None:
             "file, and send the header 'Authorization: Bearer KEY'."
         )
         raise ApiError(Code.ADMIN_KEY_REQUIRED, text)
+
+
+def caller_of(scope: Scope) -> Caller:
+    caller = scope[CALLER]
+    assert isinstance(caller, Caller)
+    return caller

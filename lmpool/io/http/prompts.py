@@ -14,6 +14,7 @@ from lmpool.io.http.fields import (
     wrong_type,
     wrong_value,
 )
+from lmpool.io.text import ModelFacts
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 """Role of the API to role in the chat template: templates know no developer."""
@@ -55,6 +56,16 @@ def _checked_text(value: str, path: str) -> str:
     if not value:
         wrong_value(path, "is empty: at least one token is needed")
     return value
+
+
+def require_template(facts: ModelFacts) -> None:
+    """Raises ApiError where the model cannot chat."""
+    if not facts.has_template:
+        text = (
+            "This model has no chat template (no chat_template.jinja in its folder, none in tokenizer_config.json), "
+            "so it cannot chat: use /v1/completions."
+        )
+        raise ApiError(Code.NO_CHAT_TEMPLATE, text, "messages")
 
 
 def read_messages(body: Body) -> tuple[dict[str, str], ...]:

@@ -67,7 +67,8 @@ TOKENIZE_FIELDS = (
     Field("model", Kind.TEXT, 1, None, "the served model", "A name that /v1/models lists."),
     Field("prompt", Kind.TEXT, 0, None, "none", "A text; either this or messages."),
     Field("messages", Kind.MESSAGES, 1, MESSAGES_MAX, "none", "A chat, as it would be asked."),
-    Field("add_special_tokens", Kind.FLAG, None, None, "see below", "What the tokenizer adds of its own accord."),
+    Field("add_special_tokens", Kind.FLAG, None, None, "true", "What the tokenizer adds to a text of its own accord."),
+    Field("add_generation_prompt", Kind.FLAG, None, None, "true", "The begin of an answer after a chat."),
     Field("return_token_strs", Kind.FLAG, None, None, "false", "The text of each token as well."),
 )
 
