@@ -1,0 +1,59 @@
+"""The program `lmpool`, and the only place where io meets gpu. Heavy imports stand where they are needed."""
+
+import json
+import sys
+from pathlib import Path
+
+from lmpool.core.plan import Replica, ReplicaError
+from lmpool.io.bodies import Ports, Say, run_body
+from lmpool.io.orders import WorkerOrder
+
+INTEGER_MODEL = "LMPoolIntegerModel"
+"""Architecture of model folders without weights, whose tokens are exact functions of all tokens before them."""
+
+MODEL_HINT = "install the model packages: pip install 'lmpool[model]'"
+
+
+def load_replica(order: WorkerOrder, progress: Say) -> Replica:
+    """Raises ReplicaError."""
+    if _is_integer_model(Path(order.model_folder)):
+        from lmpool.sim.integer_model import integer_replica
+
+        return integer_replica(order)
+    try:
+        from lmpool.gpu.replica import load_replica as load
+    except ImportError as error:
+        raise ReplicaError(f"a library of the model cannot be loaded: {error}", MODEL_HINT) from error
+    return load(order, progress)
+
+
+def prepare(model: str | None, cache: Path, progress: Say) -> Path:
+    """Raises ReplicaError."""
+    if model is not None and _is_integer_model(Path(model)):
+        return Path(model).absolute()
+    from lmpool.gpu.source import prepare as make
+
+    try:
+        return make(model, cache, progress)
+    except ImportError as error:
+        raise ReplicaError(f"a library of the model cannot be loaded: {error}", MODEL_HINT) from error
+
+
+def _is_integer_model(folder: Path) -> bool:
+    try:
+        return INTEGER_MODEL in json.loads((folder / "config.json").read_bytes()).get("architectures", ())
+    except (OSError, ValueError, AttributeError):
+        return False  # whoever loads the folder says what is wrong with it
+
+
+def main() -> None:
+    """Of the script `lmpool`."""
+    if sys.argv[1:2] == ["child"]:
+        sys.exit(run_body(int(sys.argv[3]), Ports(load_replica, prepare)))
+    from lmpool import cli
+
+    sys.exit(cli.main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

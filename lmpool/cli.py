@@ -1,0 +1,173 @@
+"""The command line: what is asked for, and which part does it. Flags of `serve` come from the settings themselves."""
+
+import argparse
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NoReturn
+
+from typing_extensions import override
+
+import lmpool
+from lmpool.io.knob import Knob, Pathname, Seconds, Size, Text, Texts, size_text
+from lmpool.io.settings import knobs
+from lmpool.io.settings_sources import CONFIG_VARIABLE, SettingsError, read_settings
+
+USAGE_CODE = 2
+
+SECTIONS = {
+    "model": "model",
+    "pool": "replicas and their KV caches",
+    "batch": "batches",
+    "routing": "routing",
+    "http": "HTTP",
+    "supervision": "processes",
+    "log": "log",
+}
+
+BENCHES = {"engine": "lmpool.bench.engine", "decision": "lmpool.bench.decision_table"}
+
+SERVE_ABOUT = """\
+Serve MODEL from several replicas as one OpenAI-compatible endpoint.
+
+When requests are taken, `ready http://HOST:PORT` stands on standard output; all else goes to standard error.
+Settings come from defaults, then --config (TOML, sections as the groups below), then the environment
+(LMPOOL_ and the flag's name), then flags. Ctrl+C or TERM lets running requests finish; a second one ends at once.
+"""
+
+SERVE_EXAMPLES = """\
+examples:
+  lmpool serve                                              a small model, fetched once
+  lmpool serve ./Qwen3-0.6B --replicas 2 --kv-memory 4GiB
+  lmpool serve ./model.gguf --served-model-name tiny --port 8080
+  lmpool serve ./model --host 0.0.0.0 --api-key-file keys.txt
+  LMPOOL_POLICY=round-robin lmpool serve --config lmpool.toml   (lmpool.toml: [pool] and replicas = 4)
+
+exit codes:
+  0  ended by Ctrl+C or TERM    1  the start failed, or a process could not be kept running
+  2  wrong settings or usage    130, 143  a second Ctrl+C or TERM ended it before its requests were done
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    @override
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE_CODE, f"{self.prog}: {message}\nsee {self.prog} --help\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = _Parser(
+        prog="lmpool",
+        description="One language model, all accelerators of a machine, one pool of KV caches.",
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action="version", version=f"lmpool {lmpool.__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_serve(commands)
+    status = commands.add_parser("status", help="show the pool of a running server", allow_abbrev=False)
+    status.add_argument("--url", default="http://127.0.0.1:8000", help="of the server (default %(default)s)")
+    status.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="PATH",
+        help="of the server, whose first key is shown (default: the key in $OPENAI_API_KEY, if any)",
+    )
+    bench = commands.add_parser("bench", help="measure this machine", add_help=False, allow_abbrev=False)
+    bench.add_argument("name", choices=tuple(BENCHES), help="what to measure")
+    bench.add_argument("rest", nargs=argparse.REMAINDER, help="flags of that measurement; --help lists them")
+    return top
+
+
+def _add_serve(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    serve = commands.add_parser(
+        "serve",
+        help="serve a model",
+        description=SERVE_ABOUT,
+        epilog=SERVE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    serve.add_argument("--config", type=Path, default=None, metavar="FILE", help=f"TOML file ({CONFIG_VARIABLE})")
+    groups = {name: serve.add_argument_group(f"[{name}] {title}") for name, title in SECTIONS.items()}
+    for knob in knobs():
+        about = _about(knob).replace("%", "%%")
+        group = groups[knob.section]
+        if knob.name == "model":
+            group.add_argument("model", nargs="?", metavar="MODEL", help=about)
+        elif isinstance(knob.kind, Texts):
+            group.add_argument(knob.flag, nargs="+", action="extend", metavar=knob.kind.metavar, help=about)
+        else:
+            group.add_argument(knob.flag, metavar=knob.kind.metavar, help=about)
+
+
+def _about(knob: Knob) -> str:
+    match knob.kind, knob.default:
+        case _, None | ():
+            reason = knob.reason
+        case Size(), int() as size:
+            reason = f"default {size_text(size)}: {knob.reason}"
+        case Seconds(), float() as seconds:
+            reason = f"default {seconds:g}: {knob.reason}"
+        case _:
+            reason = f"default {knob.default}: {knob.reason}"
+    allowed = "" if isinstance(knob.kind, Pathname | Text | Texts) else f"; {knob.kind.allowed}"
+    return f"{knob.about}{allowed} ({reason})"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code. Usage errors end the program with code 2."""
+    known, unknown = parser().parse_known_args(arguments)
+    given = vars(known)
+    if unknown:
+        return _fail(f"lmpool {given['command']}: unknown {' '.join(unknown)}{_nearest_flag(unknown[0])}", USAGE_CODE)
+    match given.pop("command"):
+        case "serve":
+            return _serve(given.pop("config"), given)
+        case "status":
+            return _status(given["url"], given["api_key_file"])
+        case "bench":
+            return int(importlib.import_module(BENCHES[given["name"]]).main(given["rest"]))
+        case command:
+            raise AssertionError(command)
+
+
+def _nearest_flag(word: str) -> str:
+    near = get_close_matches(word.partition("=")[0], [knob.flag for knob in knobs()], n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _serve(config: Path | None, flags: dict[str, str | list[str]]) -> int:
+    from lmpool.io.http.keys import KeyFileError, read_keys
+    from lmpool.io.listener import ListenError
+    from lmpool.io.serving import serve
+
+    try:
+        settings = read_settings(config, os.environ, flags)
+        if settings.http.api_key_file is not None:
+            read_keys(settings.http.api_key_file)
+        return asyncio.run(serve(settings))
+    except (SettingsError, KeyFileError) as error:
+        return _fail(f"lmpool serve: {error}", USAGE_CODE)
+    except ListenError as error:
+        return _fail(f"lmpool serve: {error}", 1)
+
+
+def _status(url: str, key_file: Path | None) -> int:
+    from lmpool.io.status import StatusError, fetch_state, first_key, state_lines
+
+    try:
+        key = first_key(key_file) if key_file is not None else os.environ.get("OPENAI_API_KEY")
+        print(*state_lines(fetch_state(url, key)), sep="\n")
+    except StatusError as error:
+        return _fail(f"lmpool status: {error}", 1)
+    return 0
+
+
+def _fail(line: str, code: int) -> int:
+    print(line, file=sys.stderr)
+    return code

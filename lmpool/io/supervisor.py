@@ -1,0 +1,193 @@
+"""Starts the processes of one run, watches and restarts them, and ends them. Nobody else does."""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+
+from lmpool.core.ids import Epoch
+from lmpool.io.child_process import PROGRAM, ChildProcess, Launch, python_path
+from lmpool.io.errors import StartFailed
+from lmpool.io.fault import Fault
+from lmpool.io.journal import Journal
+from lmpool.io.keeper import Keeper, PostState
+from lmpool.io.log import FORMAT_VARIABLE
+from lmpool.io.machine import usual_cache_folder, usual_run_parent
+from lmpool.io.orders import Notice, Prepared, PrepareOrder, Progress
+from lmpool.io.posts import Run, control_post, ingress_post, scale_of, worker_post
+from lmpool.io.run_folder import RunFolder, RunFolderError
+from lmpool.io.settings import Settings
+
+WAITING_PAUSE_S = 2.0
+"""Between two lines that say what a start waits for."""
+
+END_GRACE_S = 5.0
+"""For a process that has nothing left to do, before it is killed."""
+
+
+class Supervisor:
+    """One run: `start` once, then `failed` tells of its terminal state, and `stop` ends it in order.
+
+    Has no signal handlers and ends no process but its own children. With a `listener` an HTTP ingress is one of them;
+    without, the embedding program is the ingress.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        listener: socket.socket | None,
+        say: Callable[[str], None],
+        program: Sequence[str] = PROGRAM,
+    ) -> None:
+        """`say` gets lines for the operator. The listener is closed by `stop`. `program` runs the children."""
+        self._program = program
+        self._settings = settings
+        self._listener = listener
+        self._journal = Journal(say)
+        self._epochs = count(1)
+        self._keepers: list[Keeper] = []
+        self._keeping: list[asyncio.Task[Fault]] = []
+        self._preparing: ChildProcess | None = None
+        self._folder: RunFolder | None = None
+        self._changed = asyncio.Event()
+
+    async def start(self) -> Run:
+        """Until every process is ready. Raises StartFailed, having ended what it had begun."""
+        saying = asyncio.create_task(self._say_waiting())
+        try:
+            run = await self._begin()
+            await self._all_serving()
+            return run
+        except BaseException:
+            self.kill()
+            await self.stop(0)
+            raise
+        finally:
+            saying.cancel()
+
+    async def failed(self) -> list[str]:
+        """Waits for the terminal state and returns its lines, the first cause in front."""
+        done, _ = await asyncio.wait(self._keeping, return_when=asyncio.FIRST_COMPLETED)
+        return self._journal.end(done.pop().result(), "the server ends")
+
+    def next_epoch(self) -> Epoch:
+        """For a process of this run, also for the program that embeds it."""
+        return Epoch(next(self._epochs))
+
+    async def stop(self, drain_s: float) -> None:
+        """Lets the HTTP ingress finish running requests for `drain_s`, then ends everything. Safe to call again."""
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+        front = [keeper.child for keeper in self._keepers if keeper.post.descriptors and keeper.child is not None]
+        rest = [keeper.child for keeper in self._keepers if not keeper.post.descriptors and keeper.child is not None]
+        await _end(front, drain_s)
+        await _end(rest if self._preparing is None else [*rest, self._preparing], 0)
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
+
+    def kill(self) -> None:
+        """Ends every child at once; `stop` then has nothing to wait for."""
+        for child in (self._preparing, *(keeper.child for keeper in self._keepers)):
+            if child is not None:
+                child.kill()
+
+    async def _begin(self) -> Run:
+        """Everything is started; nothing need be ready yet."""
+        environment = {**os.environ, FORMAT_VARIABLE: self._settings.log.log_format}
+        identity = secrets.token_hex(8)
+        scale = scale_of(self._settings, environment)
+        for line in (*scale.lines, f"policy {self._settings.routing.policy}"):
+            self._journal.say(line)
+        try:
+            self._folder = RunFolder(self._settings.supervision.run_folder or usual_run_parent(environment), identity)
+        except RunFolderError as error:
+            raise StartFailed(str(error)) from error
+        prepared = await self._prepare()
+        run = Run(identity, self._folder.path, prepared, scale, self._settings, self._program)
+        posts = [
+            control_post(run, environment),
+            *(worker_post(run, rank, environment) for rank in range(scale.replicas)),
+        ]
+        if self._listener is not None:
+            posts.append(ingress_post(run, self._listener.fileno(), environment))
+        supervision = self._settings.supervision
+        for post in posts:
+            self._keepers.append(Keeper(post, supervision, self._journal, self.next_epoch, self._post_changed))
+        self._keeping = [asyncio.create_task(keeper.keep()) for keeper in self._keepers]
+        return run
+
+    async def _prepare(self) -> Path:
+        """The model's folder, which a child makes, downloads or finds."""
+        found: list[str] = []
+
+        def hear(notice: Notice) -> None:
+            match notice:
+                case Progress(text=text):
+                    self._journal.progress("prepare", text)
+                case Prepared(model_folder=folder):
+                    found.append(folder)
+                case _:
+                    pass  # a failure is told with the end of the process
+
+        model = self._settings.model
+        cache = model.cache_folder or usual_cache_folder(os.environ)
+        order = PrepareOrder(model.model, str(cache.absolute()))
+        self._journal.started("prepare")
+        child = ChildProcess(
+            Launch("prepare", order, python_path(os.environ), (), self._program),
+            hear,
+            lambda line: self._journal.written("prepare", line),
+        )
+        self._preparing = child
+        await asyncio.wait((child.ended,))
+        self._preparing = None
+        self._journal.doings.pop("prepare", None)
+        if not found:
+            raise self._start_failed(Fault("prepare", child.ended.result(), tuple(child.lines)))
+        return Path(found[0])
+
+    async def _all_serving(self) -> None:
+        while not self._is_serving():
+            self._changed.clear()
+            changing = asyncio.create_task(self._changed.wait())
+            await asyncio.wait((changing, *self._keeping), return_when=asyncio.FIRST_COMPLETED)
+            changing.cancel()
+            for task in self._keeping:
+                if task.done():
+                    raise self._start_failed(task.result())
+
+    def _is_serving(self) -> bool:
+        return all(keeper.state is PostState.SERVING for keeper in self._keepers)
+
+    def _post_changed(self) -> None:
+        self._changed.set()
+        if self._is_serving():
+            self._journal.all_well()
+
+    def _start_failed(self, last: Fault) -> StartFailed:
+        return StartFailed("\n".join(self._journal.end(last, "the start failed")))
+
+    async def _say_waiting(self) -> None:
+        while True:
+            await asyncio.sleep(WAITING_PAUSE_S)
+            self._journal.waiting()
+
+
+async def _end(children: Sequence[ChildProcess], drain_s: float) -> None:
+    """In order where they are able to, by force where not."""
+    for child in children:
+        child.drain(drain_s)
+    ends = [child.ended for child in children]
+    if ends:
+        await asyncio.wait(ends, timeout=drain_s + END_GRACE_S)
+    for child in children:
+        child.kill()
+    if ends:
+        await asyncio.wait(ends)
