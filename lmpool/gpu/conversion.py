@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 
@@ -15,6 +16,8 @@ from lmpool.gpu.model_cache import Origin, Progress, SourceError, entry_path, pr
 
 VERSION = 1
 """Of what is written here; raised when folders have to be made anew."""
+
+LIBRARIES = ("torch", "transformers", "accelerate", "gguf")
 
 FLOAT32_BYTES_MAX = 1 << 30
 """GGUF files up to here are written as float32, which keeps every value; larger ones as bfloat16, half the disk."""
@@ -38,8 +41,18 @@ def converted(gguf: Path, cache: Path, progress: Progress) -> Path:
     return provide(entry_path(cache, origin, VERSION), origin, make, progress)
 
 
+def check_libraries() -> None:
+    """Raises SourceError where the extra `model` is not installed, without importing what is."""
+    missing = [name for name in LIBRARIES if find_spec(name) is None]
+    if missing:
+        raise SourceError(
+            f"to convert a model takes {', '.join(missing)}", "install lmpool with its extra: lmpool[model]"
+        )
+
+
 def convert(gguf: Path, folder: Path, dtype: str, progress: Progress) -> None:
     """Fills `folder`. Raises SourceError."""
+    check_libraries()
     progress(f"converting {gguf.name} to {dtype} safetensors (once)")
     command = [sys.executable, "-m", "lmpool.gpu.conversion", str(gguf), str(folder), dtype]
     surroundings = os.environ | {

@@ -36,7 +36,9 @@ def prepare(model: str | None, cache: Path, progress: Progress) -> Path:
         if error.errno not in CACHE_FAULTS:
             raise
         what = f"the model cannot be prepared: {error.strerror}: {error.filename or cache}"
-        raise SourceError(what, f"the cache folder {cache} must be writable and have room") from error
+        raise SourceError(
+            what, f"the cache folder {cache} must be writable and have room; --cache-folder names another"
+        ) from error
     raise SourceError(
         f"no model {model!r}: no folder or file {path.absolute()}, and it has not the form of a hub id (owner/name)",
         "check the path",
