@@ -300,10 +300,10 @@ class Ledger:
         for booking in [booking for request, booking in self._bookings.items() if request.ingress == ingress]:
             self._apply(booking, BookingEvent.INGRESS_LOST)
 
-    def lose_rank(self, rank: Rank, epoch: Epoch) -> None:
-        """This life of the rank and all before it."""
+    def lose_rank(self, rank: Rank, kept: Epoch | None) -> None:
+        """Every life of the rank is over but the one that is kept, if any."""
         for booking in self._at(rank):
-            if booking.placement.epoch <= epoch:
+            if booking.placement.epoch != kept:
                 self._apply(booking, BookingEvent.RANK_LOST)
 
     def expire(self, now: Nanos) -> None:

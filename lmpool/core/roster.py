@@ -137,7 +137,7 @@ class Roster:
         member = self._members[peer.rank]
         self._advance(member, Linked(peer.epoch))
         member.peer = peer
-        self._ledger.lose_rank(member.rank, Epoch(peer.epoch - 1))
+        self._ledger.lose_rank(member.rank, peer.epoch)
 
     def unlink(self, peer: Peer) -> None:
         if self.knows(peer):
@@ -383,7 +383,7 @@ class Roster:
 
     def _forget(self, member: Member) -> None:
         assert member.peer is not None
-        self._ledger.lose_rank(member.rank, member.peer.epoch)
+        self._ledger.lose_rank(member.rank, None)
         feed, member.feed = member.feed, None
         if feed is not None and feed.staged is not None:
             self.table.retire(feed.staged.holder)

@@ -143,13 +143,15 @@ def test_a_lost_ingress_ends_what_no_worker_has_seen() -> None:
     ledger.audit()
 
 
-def test_a_lost_rank_ends_all_of_its_lives_so_far() -> None:
+def test_a_lost_rank_ends_all_of_its_lives_but_the_kept_one() -> None:
     ledger = Ledger(2)
     ledger.book(placement(1, b"", 10), Nanos(10))
     ledger.book(attrs.evolve(placement(2, b"", 10), epoch=TWO), Nanos(10))
     ledger.book(attrs.evolve(placement(3, b"", 10), rank=R1), Nanos(10))
-    ledger.lose_rank(R0, ONE)
+    ledger.lose_rank(R0, TWO)
     assert [ledger.booking(request(counter)) is not None for counter in (1, 2, 3)] == [False, True, True]
+    ledger.lose_rank(R0, None)
+    assert [ledger.booking(request(counter)) is not None for counter in (1, 2, 3)] == [False, False, True]
     ledger.audit()
 
 
