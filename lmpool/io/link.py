@@ -109,10 +109,7 @@ class _Link(asyncio.Protocol):
         self._transport = stream
         self._links.open.append(self)
         self._patience = self._links.loop.call_later(self._links.bounds.handshake_s, self._lose_patience)
-        uid = _peer_uid(stream)
-        if uid != self._links.identity.uid:
-            self._refuse(f"processes of user {uid} are not welcome")
-        elif self._dialled:
+        if self._dialled:
             self._write(self._links.hello())
 
     @override
@@ -187,7 +184,8 @@ class _Link(asyncio.Protocol):
     def _greeted(self, hello: Hello) -> None:
         if self.joined:
             raise WireError("a second Hello")
-        refusal = self._links.refusal(hello) or self._judge(hello)
+        assert self._transport is not None
+        refusal = self._links.refusal(hello, _peer_uid(self._transport)) or self._judge(hello)
         if refusal is not None:
             self._refuse(refusal)
             return
@@ -282,8 +280,10 @@ class Links:
         peer = self.identity.peer
         return Hello(PROTOCOL_VERSION, self.identity.run, peer.role, peer.rank, peer.epoch)
 
-    def refusal(self, hello: Hello) -> Refusal:
+    def refusal(self, hello: Hello, uid: int) -> Refusal:
         """What is wrong with a peer wherever it comes from."""
+        if uid != self.identity.uid:
+            return f"processes of user {uid} are not welcome"
         if hello.version != PROTOCOL_VERSION:
             return f"protocol version {PROTOCOL_VERSION} is spoken here, not {hello.version}"
         if hello.run != self.identity.run:
