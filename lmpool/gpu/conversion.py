@@ -1,21 +1,21 @@
-"""GGUF files become safetensors folders, in a process of their own.
+"""GGUF files become safetensors folders, in a process of their own, which gives its memory back.
 
-`python -m lmpool.gpu.conversion GGUF FOLDER DTYPE` prints a line of progress now and then, keeps off the network, gives
-its memory back, and ends when its standard input does.
+The process is `python -m lmpool.gpu.conversion GGUF FOLDER DTYPE`; it prints lines of progress.
 """
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
 
 from lmpool.gpu.model_cache import Origin, Progress, SourceError, entry_path, provide, remembered_sha256
+from lmpool.gpu.tether import run_tethered
 
 VERSION = 1
 """Of what is written here; raised when folders have to be made anew."""
+
+SURROUNDINGS = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+"""All that is read lies in the file: nothing may ask the hub."""
 
 LIBRARIES = ("torch", "transformers", "accelerate", "gguf")
 
@@ -54,34 +54,11 @@ def convert(gguf: Path, folder: Path, dtype: str, progress: Progress) -> None:
     """Fills `folder`. Raises SourceError."""
     check_libraries()
     progress(f"converting {gguf.name} to {dtype} safetensors (once)")
-    command = [sys.executable, "-m", "lmpool.gpu.conversion", str(gguf), str(folder), dtype]
-    surroundings = os.environ | {
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_VERBOSITY": "error",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    }
-    errors = folder.with_name("conversion-errors")
-    with (
-        errors.open("w+") as log,
-        subprocess.Popen(
-            command, env=surroundings, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-        ) as child,
-    ):
-        assert child.stdout is not None
-        for line in child.stdout:
-            progress(line.rstrip())
-        code = child.wait()
-        log.seek(0)
-        lines = [line for line in log.read().splitlines() if line.strip()]
-    errors.unlink()
-    if code:
-        cause = lines[-1].strip() if lines else f"exit code {code}"
-        raise SourceError(f"{gguf} cannot be converted: {cause}", "take the same model as a folder with safetensors")
-
-
-def _end_with_parent() -> None:
-    sys.stdin.read()
-    os._exit(1)
+    outcome = run_tethered("lmpool.gpu.conversion", (str(gguf), str(folder), dtype), SURROUNDINGS, progress)
+    if outcome.code:
+        raise SourceError(
+            f"{gguf} cannot be converted: {outcome.cause}", "take the same model as a folder with safetensors"
+        )
 
 
 def _write(gguf: Path, folder: Path, dtype: str, tell: Callable[[str], object]) -> None:
@@ -104,7 +81,6 @@ def _write(gguf: Path, folder: Path, dtype: str, tell: Callable[[str], object]) 
 
 def main(arguments: list[str]) -> None:
     gguf, folder, dtype = arguments
-    Thread(target=_end_with_parent, daemon=True).start()
 
     def tell(line: str) -> None:
         sys.stdout.write(f"{line}\n")
