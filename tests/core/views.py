@@ -1,0 +1,57 @@
+"""What a policy sees, made by hand for tests."""
+
+from collections.abc import Sequence
+
+import attrs
+
+from lmpool.core.fleet import RankView, RouteView, view_rank, waits_ns
+from lmpool.core.ids import Epoch, Nanos, Rank
+from lmpool.core.ledger import Account
+from lmpool.core.messages.ingress_control import RouteAsked
+from tests.core.plane import BLOCK_SIZE, FACTS, IDLE, RATES, question
+
+NOTHING = Account(
+    requests=0,
+    prefilling=0,
+    prefill_tokens=0,
+    prefill_pairs=0,
+    unseen_choices=0,
+    unseen_tokens=0,
+    prefilling_prompts=0,
+    prefilling_outputs=0,
+    decoding_lengths=0,
+)
+
+
+def idle_rank(rank: int) -> RankView:
+    return view_rank(Rank(rank), Epoch(1), 1 << rank, FACTS, IDLE, RATES, NOTHING, 0)
+
+
+def decoding_rank(rank: int, decoding: int, context: int) -> RankView:
+    load = attrs.evolve(IDLE, decoding=decoding, decoding_context=context)
+    account = attrs.evolve(NOTHING, requests=decoding, decoding_lengths=context + 100 * decoding)
+    return view_rank(Rank(rank), Epoch(1), 1 << rank, FACTS, load, RATES, account, 0)
+
+
+def route_view(asked: RouteAsked, ranks: Sequence[RankView], ready: Sequence[int]) -> RouteView:
+    """Nothing is arriving, and nothing was routed before."""
+    uncached = [max(asked.prompt_tokens - blocks * BLOCK_SIZE, 1) for blocks in ready]
+    return RouteView(
+        asked=asked,
+        now=Nanos(0),
+        ranks=ranks,
+        ready=ready,
+        arriving=[0] * len(ready),
+        uncached=uncached,
+        waits=waits_ns(ranks, uncached, Nanos(0), asked.choices, 128.0),
+        chain_blocks=len(asked.chain) // 16,
+        output_mean=128.0,
+        arrivals_per_ns=0.0,
+        busy_share=0.0,
+        cursor=0,
+    )
+
+
+def plain_question() -> RouteAsked:
+    """640 tokens, 40 blocks."""
+    return question(1, bytes(640), 640)
