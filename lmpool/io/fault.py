@@ -114,6 +114,11 @@ class Fault:
         ]
 
 
+def unstarted(error: OSError) -> Told:
+    """The system refused to start the process at all."""
+    return Told(f"could not be started: {error.strerror}", MEMORY_HINT)
+
+
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name

@@ -9,7 +9,7 @@ import attrs
 
 from lmpool.core.ids import Epoch
 from lmpool.io.child_process import ChildProcess, Launch
-from lmpool.io.fault import MEMORY_HINT, Cause, Fault, Silent, Stalled, Told
+from lmpool.io.fault import Cause, Fault, Silent, Stalled, Told, unstarted
 from lmpool.io.journal import Journal
 from lmpool.io.orders import Beat, Failed, Notice, Order, Prepared, Progress, Ready
 from lmpool.io.restart import RestartBudget
@@ -87,7 +87,7 @@ class Keeper:
         try:
             child = ChildProcess(launch, self._notice, lambda line: self._journal.written(name, line))
         except OSError as error:
-            return Fault(name, Told(f"could not be started: {error.strerror}", MEMORY_HINT), ())
+            return Fault(name, unstarted(error), ())
         self.child = child
         cause = await self._watch(child)
         return Fault(name, cause, tuple(child.lines))

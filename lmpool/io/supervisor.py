@@ -11,7 +11,7 @@ from pathlib import Path
 from lmpool.core.ids import Epoch
 from lmpool.io.child_process import PROGRAM, ChildProcess, Launch, python_path
 from lmpool.io.errors import StartFailed
-from lmpool.io.fault import Fault
+from lmpool.io.fault import Fault, unstarted
 from lmpool.io.journal import Journal
 from lmpool.io.keeper import Keeper, PostState
 from lmpool.io.log import FORMAT_VARIABLE
@@ -140,11 +140,11 @@ class Supervisor:
         cache = model.cache_folder or usual_cache_folder(os.environ)
         order = PrepareOrder(model.model, str(cache.absolute()))
         self._journal.started("prepare")
-        child = ChildProcess(
-            Launch("prepare", order, python_path(os.environ), (), self._program),
-            hear,
-            lambda line: self._journal.written("prepare", line),
-        )
+        launch = Launch("prepare", order, python_path(os.environ), (), self._program)
+        try:
+            child = ChildProcess(launch, hear, lambda line: self._journal.written("prepare", line))
+        except OSError as error:
+            raise self._start_failed(Fault("prepare", unstarted(error), ())) from error
         self._preparing = child
         await asyncio.wait((child.ended,))
         self._preparing = None
