@@ -103,7 +103,8 @@ def run_stage(python: Path, root: Path, stage: Stage, arguments: Sequence[str]) 
 
 def chosen_stages(root: Path, arguments: Sequence[str]) -> tuple[Stage, ...]:
     """With paths among the arguments, one stage that runs those, whatever their marks."""
-    if any((root / word.partition("::")[0]).exists() for word in arguments if not word.startswith("-")):
+    words = [word.partition("::")[0] for word in arguments if not word.startswith("-")]
+    if any(word.startswith("tests/") or (root / word).exists() for word in words):
         return (Stage("selection", (), "", 1, "0", "ci"),)
     return STAGES
 

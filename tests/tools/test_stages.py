@@ -50,7 +50,8 @@ def test_two_hash_seeds_are_fixed() -> None:
 def test_paths_make_a_stage_of_their_own() -> None:
     root = Path(__file__).parents[2]
     assert chosen_stages(root, ["-k", "chain"]) == STAGES
-    assert [stage.paths for stage in chosen_stages(root, ["tests/tools/test_stages.py::test_x", "-q"])] == [()]
+    for path in ("tests/tools/test_stages.py::test_x", "tests/no_such.py", "tests"):
+        assert [stage.paths for stage in chosen_stages(root, [path, "-q"])] == [()]
 
 
 def test_counts_come_from_the_report(tmp_path: Path) -> None:
