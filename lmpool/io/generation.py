@@ -111,3 +111,5 @@ class Chunk:
     """Prompt tokens that were found in the pool."""
     completion_tokens: int
     """Output tokens of this choice so far."""
+    queued_ns: Nanos
+    """From the request's arrival until the first worker began it."""
