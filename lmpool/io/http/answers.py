@@ -1,6 +1,6 @@
 """Answers in the words of the two generation endpoints: whole, or event by event.
 
-A choice is fed pieces in order; what it yields for a stream, joined, is what it yields as a whole.
+A choice is fed chunks in order; what it yields for a stream, joined, is what it yields as a whole.
 """
 
 from collections.abc import Sequence
@@ -9,24 +9,10 @@ from typing import Any, Protocol
 import attrs
 import orjson
 
-from lmpool.io.http.logprobs import CompletionLogprobs, ScoredToken, chat_logprobs
+from lmpool.io.generation import Chunk, ScoredToken
+from lmpool.io.http.logprobs import CompletionLogprobs, chat_logprobs
 
 DONE = b"data: [DONE]\n\n"
-
-
-@attrs.frozen
-class Piece:
-    """What one moment brought for one choice."""
-
-    index: int
-    """Over prompts, then choices."""
-    text: str
-    """Perhaps empty while characters or possible stop strings are held back."""
-    tokens: int
-    scored: tuple[ScoredToken, ...]
-    """As many as `tokens` if log-probabilities were asked for; else none."""
-    finish: str | None
-    """Not None on the last piece of the choice."""
 
 
 @attrs.frozen
@@ -56,11 +42,11 @@ class Head:
 class Choice(Protocol):
     """One choice on its way to the client."""
 
-    def events(self, piece: Piece) -> list[dict[str, Any]]:
-        """The entries of `choices`, one for each event that this piece makes."""
+    def events(self, chunk: Chunk) -> list[dict[str, Any]]:
+        """The entries of `choices`, one for each event that this chunk makes."""
         ...
 
-    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+    def whole(self, chunks: Sequence[Chunk]) -> dict[str, Any]:
         """The entry of `choices` of an answer that is no stream."""
         ...
 
@@ -74,27 +60,27 @@ class ChatChoice:
         self._has_begun = False
         self._pending: list[ScoredToken] = []
 
-    def events(self, piece: Piece) -> list[dict[str, Any]]:
+    def events(self, chunk: Chunk) -> list[dict[str, Any]]:
         events: list[dict[str, Any]] = []
         if not self._has_begun:
             self._has_begun = True
             events.append(self._event({"role": "assistant", "content": ""}, None, None))
-        self._pending.extend(piece.scored)
-        if piece.text:
-            events.append(self._event({"content": piece.text}, self._take_logprobs(), None))
-        if piece.finish is not None:
-            events.append(self._event({}, self._take_logprobs() if self._pending else None, piece.finish))
+        self._pending.extend(chunk.logprobs)
+        if chunk.text:
+            events.append(self._event({"content": chunk.text}, self._take_logprobs(), None))
+        if chunk.finish is not None:
+            events.append(self._event({}, self._take_logprobs() if self._pending else None, chunk.finish))
         return events
 
-    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        for piece in pieces:
-            self._pending.extend(piece.scored)
-        content = "".join(piece.text for piece in pieces)
+    def whole(self, chunks: Sequence[Chunk]) -> dict[str, Any]:
+        for chunk in chunks:
+            self._pending.extend(chunk.logprobs)
+        content = "".join(chunk.text for chunk in chunks)
         return {
             "index": self._index,
             "message": {"role": "assistant", "content": content, "refusal": None},
             "logprobs": self._take_logprobs(),
-            "finish_reason": pieces[-1].finish,
+            "finish_reason": chunks[-1].finish,
         }
 
     def _event(self, delta: dict[str, Any], logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
@@ -113,16 +99,16 @@ class CompletionChoice:
         self._logprobs = CompletionLogprobs() if wants_logprobs else None
         self._pending: list[ScoredToken] = []
 
-    def events(self, piece: Piece) -> list[dict[str, Any]]:
-        self._pending.extend(piece.scored)
-        if not piece.text and piece.finish is None:
+    def events(self, chunk: Chunk) -> list[dict[str, Any]]:
+        self._pending.extend(chunk.logprobs)
+        if not chunk.text and chunk.finish is None:
             return []
-        return [self._entry(piece.text, piece.finish)]
+        return [self._entry(chunk.text, chunk.finish)]
 
-    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        for piece in pieces:
-            self._pending.extend(piece.scored)
-        return self._entry("".join(piece.text for piece in pieces), pieces[-1].finish)
+    def whole(self, chunks: Sequence[Chunk]) -> dict[str, Any]:
+        for chunk in chunks:
+            self._pending.extend(chunk.logprobs)
+        return self._entry("".join(chunk.text for chunk in chunks), chunks[-1].finish)
 
     def _entry(self, text: str, finish: str | None) -> dict[str, Any]:
         pending, self._pending = self._pending, []

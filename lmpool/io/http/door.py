@@ -12,6 +12,9 @@ BUSY_RETRY_S = 1.0
 DRAINING_RETRY_S = 5.0
 """About what a restarted server needs until its listening socket is back."""
 
+LOADING_RETRY_S = 2.0
+"""Weights load in seconds to minutes; asking again costs little."""
+
 
 class Door:
     def __init__(self, requests_max: int) -> None:

@@ -4,29 +4,10 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
+from lmpool.io.generation import NamedLogprob, ScoredToken
 
 LEAST = -9999.0
 """For a probability of zero, as in OpenAI's API: JSON has no infinity."""
-
-
-@attrs.frozen
-class NamedLogprob:
-    """A token by its text and bytes."""
-
-    text: str
-    data: bytes
-    logprob: float | None
-    """None: nothing precedes it (the first token of a prompt)."""
-
-
-@attrs.frozen
-class ScoredToken:
-    chosen: NamedLogprob
-    best: tuple[NamedLogprob, ...]
-    """Best first; as many as were asked for."""
-    shown: bytes
-    """Its part of the text; none for special tokens."""
 
 
 def chat_logprobs(tokens: Sequence[ScoredToken]) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-import attrs
-
 from lmpool.core.limits import LOGIT_BIAS_MAX, STOP_STRING_CHARACTERS_MAX
+from lmpool.io.generation import SamplingParams
 from lmpool.io.http.errors import ApiError, Code
 from lmpool.io.http.fields import Body, Kind, wrong_type, wrong_value
 from lmpool.io.http.schema import UNSUPPORTED_FIELDS
@@ -13,36 +12,12 @@ from lmpool.io.http.schema import UNSUPPORTED_FIELDS
 T = TypeVar("T")
 
 
-@attrs.frozen
-class Sampling:
-    """Fields that both endpoints share, with their defaults."""
-
-    choices: int
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    presence_penalty: float
-    frequency_penalty: float
-    repetition_penalty: float
-    logit_bias: tuple[tuple[int, float], ...]
-    seed: int | None
-    min_tokens: int
-    stop: tuple[str, ...]
-    includes_stop: bool
-    stop_token_ids: tuple[int, ...]
-    ignores_eos: bool
-    is_stream: bool
-    wants_usage: bool
-    cache_salt: str | None
-
-
-def read_sampling(body: Body, vocabulary: int) -> Sampling:
-    """Raises ApiError."""
+def read_sampling(body: Body, vocabulary: int) -> SamplingParams:
+    """What both endpoints name alike; without the limit of tokens and log-probabilities. Raises ApiError."""
     biases = body.biases("logit_bias", vocabulary)
     if len(biases) > LOGIT_BIAS_MAX:
         wrong_value("logit_bias", f"must have at most {LOGIT_BIAS_MAX} tokens, not {len(biases)}")
-    return Sampling(
+    return SamplingParams(
         choices=or_default(body.integer("n"), 1),
         temperature=or_default(body.number("temperature"), 1.0),
         top_p=or_default(body.number("top_p"), 1.0),
@@ -58,9 +33,6 @@ def read_sampling(body: Body, vocabulary: int) -> Sampling:
         includes_stop=body.flag("include_stop_str_in_output"),
         stop_token_ids=body.tokens("stop_token_ids", vocabulary),
         ignores_eos=body.flag("ignore_eos"),
-        is_stream=body.flag("stream"),
-        wants_usage=_wants_usage(body),
-        cache_salt=body.text("cache_salt"),
     )
 
 
@@ -68,7 +40,7 @@ def or_default(value: T | None, default: T) -> T:
     return default if value is None else value
 
 
-def _wants_usage(body: Body) -> bool:
+def read_wants_usage(body: Body) -> bool:
     options = body.raw("stream_options")
     if options is None:
         return False
@@ -93,8 +65,3 @@ def refuse_unsupported(content: Mapping[str, Any]) -> None:
         raise ApiError(
             Code.UNSUPPORTED_FIELD, "best_of is not supported by this server, unless it equals n.", "best_of"
         )
-
-
-def check_output_bounds(tokens_max: int | None, tokens_min: int, path: str) -> None:
-    if tokens_max is not None and tokens_min > tokens_max:
-        wrong_value("min_tokens", f"must be at most {path} ({tokens_max}), not {tokens_min}")

@@ -103,7 +103,16 @@ UNSUPPORTED_FIELDS: Mapping[str, tuple[object, ...]] = {
 `best_of` is one more: it may only equal `n`.
 """
 
-SILENT_FIELDS = frozenset(
-    ("user", "store", "metadata", "service_tier", "parallel_tool_calls", "safety_identifier", "prompt_cache_key")
+SILENT_FIELDS = (
+    "user",
+    "store",
+    "metadata",
+    "service_tier",
+    "parallel_tool_calls",
+    "safety_identifier",
+    "prompt_cache_key",
 )
 """Fields of OpenAI's API that say nothing about the answer: neither refused nor counted as unknown."""
+
+KNOWN_ELSEWHERE = frozenset((*UNSUPPORTED_FIELDS, *SILENT_FIELDS, "best_of"))
+"""Not read by an endpoint's table, and yet no unknown fields."""

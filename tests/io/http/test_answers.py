@@ -1,4 +1,4 @@
-"""Answers of both endpoints, whole and as events, from scripted pieces."""
+"""Answers of both endpoints, whole and as events, from scripted chunks."""
 
 from typing import Any
 
@@ -6,8 +6,10 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmpool.io.http.answers import CHAT, COMPLETION, ChatChoice, CompletionChoice, Events, Head, Piece, Usage
-from lmpool.io.http.logprobs import LEAST, NamedLogprob, ScoredToken
+from lmpool.core.ids import Epoch, Nanos, RequestId
+from lmpool.io.generation import Chunk, FinishReason, NamedLogprob, ScoredToken
+from lmpool.io.http.answers import CHAT, COMPLETION, ChatChoice, CompletionChoice, Events, Head, Usage
+from lmpool.io.http.logprobs import LEAST
 
 HEAD = Head("chatcmpl-1", 7, "tiny")
 USAGE = Usage(prompt_tokens=5, cached_tokens=4, completion_tokens=3)
@@ -19,8 +21,9 @@ def scored(text: str, *, best: tuple[str, ...] = ()) -> ScoredToken:
     return ScoredToken(NamedLogprob(text, data, -1.0), others, data)
 
 
-def piece(text: str, *tokens: ScoredToken, finish: str | None = None) -> Piece:
-    return Piece(0, text, len(tokens), tokens, finish)
+def chunk(text: str, *tokens: ScoredToken, finish: FinishReason | None = None) -> Chunk:
+    ids = (7,) * len(tokens)
+    return Chunk(RequestId(Epoch(1), 2), 0, text, ids, tokens, finish, 5, 4, len(tokens), Nanos(0))
 
 
 def joined(events: list[dict[str, Any]]) -> str:
@@ -29,7 +32,7 @@ def joined(events: list[dict[str, Any]]) -> str:
 
 def test_a_chat_stream_begins_with_the_role_and_ends_with_the_reason() -> None:
     choice = ChatChoice(0, wants_logprobs=False)
-    events = [*choice.events(piece("a")), *choice.events(piece("b", finish="stop"))]
+    events = [*choice.events(chunk("a")), *choice.events(chunk("b", finish="stop"))]
     assert [event["delta"] for event in events] == [
         {"role": "assistant", "content": ""},
         {"content": "a"},
@@ -42,24 +45,24 @@ def test_a_chat_stream_begins_with_the_role_and_ends_with_the_reason() -> None:
 
 def test_b03_held_text_makes_no_empty_events() -> None:
     chat = ChatChoice(0, wants_logprobs=False)
-    assert len(chat.events(piece(""))) == 1
-    assert chat.events(piece("")) == []
+    assert len(chat.events(chunk(""))) == 1
+    assert chat.events(chunk("")) == []
     completion = CompletionChoice(0, wants_logprobs=False)
-    assert completion.events(piece("")) == []
+    assert completion.events(chunk("")) == []
 
 
 def test_b05_a_token_whose_text_is_held_has_its_entry_with_the_next_text() -> None:
     choice = ChatChoice(0, wants_logprobs=True)
-    choice.events(piece("", scored("a")))
-    (event,) = choice.events(piece("ab", scored("b")))
+    choice.events(chunk("", scored("a")))
+    (event,) = choice.events(chunk("ab", scored("b")))
     assert [entry["token"] for entry in event["logprobs"]["content"]] == ["a", "b"]
-    *_, last = choice.events(piece("", scored("c"), finish="stop"))
+    *_, last = choice.events(chunk("", scored("c"), finish="stop"))
     assert [entry["token"] for entry in last["logprobs"]["content"]] == ["c"]
 
 
 def test_b05_the_chat_layout() -> None:
     choice = ChatChoice(0, wants_logprobs=True)
-    whole = choice.whole([piece("é", scored("é", best=("é", "b")), finish="length")])
+    whole = choice.whole([chunk("é", scored("é", best=("é", "b")), finish="length")])
     assert whole["message"] == {"role": "assistant", "content": "é", "refusal": None}
     assert whole["finish_reason"] == "length"
     assert whole["logprobs"]["content"] == [
@@ -77,7 +80,7 @@ def test_b05_the_chat_layout() -> None:
 
 def test_b05_the_completions_layout() -> None:
     choice = CompletionChoice(2, wants_logprobs=True)
-    whole = choice.whole([piece("ab", scored("a", best=("x",))), piece("c", scored("bc"), finish="stop")])
+    whole = choice.whole([chunk("ab", scored("a", best=("x",))), chunk("c", scored("bc"), finish="stop")])
     assert whole == {
         "index": 2,
         "text": "abc",
@@ -94,14 +97,14 @@ def test_b05_the_completions_layout() -> None:
 def test_b05_offsets_count_characters_that_are_complete() -> None:
     fox = "🦊".encode()
     tokens = [ScoredToken(NamedLogprob("?", fox[i : i + 1], -1.0), (), fox[i : i + 1]) for i in range(4)]
-    whole = CompletionChoice(0, wants_logprobs=True).whole([piece("🦊!", *tokens, scored("!"), finish="stop")])
+    whole = CompletionChoice(0, wants_logprobs=True).whole([chunk("🦊!", *tokens, scored("!"), finish="stop")])
     assert whole["logprobs"]["text_offset"] == [0, 0, 0, 0, 1]
 
 
 def test_the_first_token_of_a_prompt_has_no_log_probability_and_none_is_infinite() -> None:
     first = ScoredToken(NamedLogprob("a", b"a", None), (), b"a")
     never = ScoredToken(NamedLogprob("b", b"b", float("-inf")), (), b"b")
-    whole = CompletionChoice(0, wants_logprobs=True).whole([piece("ab", first, never, finish="length")])
+    whole = CompletionChoice(0, wants_logprobs=True).whole([chunk("ab", first, never, finish="length")])
     assert whole["logprobs"]["token_logprobs"] == [None, LEAST]
     assert whole["logprobs"]["top_logprobs"] == [None, {"b": LEAST}]
 
@@ -141,17 +144,17 @@ pieces = st.lists(st.tuples(st.sampled_from(["", "a", "bc", "é"]), st.integers(
 
 @given(script=pieces)
 def test_b02_b05_a_stream_joined_is_the_whole(script: list[tuple[str, int]]) -> None:
-    made = [piece(text, *([scored("t")] * tokens)) for text, tokens in script] + [piece("", finish="stop")]
+    made = [chunk(text, *([scored("t")] * tokens)) for text, tokens in script] + [chunk("", finish="stop")]
     chat_whole = ChatChoice(0, wants_logprobs=True).whole(made)
     chat = ChatChoice(0, wants_logprobs=True)
-    chat_events = [event for made_piece in made for event in chat.events(made_piece)]
+    chat_events = [event for made_chunk in made for event in chat.events(made_chunk)]
     assert joined(chat_events) == chat_whole["message"]["content"]
     entries = [entry for event in chat_events if event["logprobs"] for entry in event["logprobs"]["content"]]
     assert entries == chat_whole["logprobs"]["content"]
     assert [event["finish_reason"] for event in chat_events].count("stop") == 1
     completion_whole = CompletionChoice(0, wants_logprobs=True).whole(made)
     completion = CompletionChoice(0, wants_logprobs=True)
-    events = [event for made_piece in made for event in completion.events(made_piece)]
+    events = [event for made_chunk in made for event in completion.events(made_chunk)]
     assert "".join(event["text"] for event in events) == completion_whole["text"]
     for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
         assert [item for event in events for item in event["logprobs"][name]] == completion_whole["logprobs"][name]

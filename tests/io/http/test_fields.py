@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lmpool.io.http.errors import ApiError, Code
 from lmpool.io.http.fields import Body, parse_object
 from lmpool.io.http.prompts import read_messages, read_prompts
-from lmpool.io.http.sampling import read_sampling, refuse_unsupported
+from lmpool.io.http.sampling import read_sampling, read_wants_usage, refuse_unsupported
 from lmpool.io.http.schema import CHAT_FIELDS, COMPLETION_FIELDS
 
 VOCABULARY = 300
@@ -40,8 +40,9 @@ def refusal_of(read: Callable[[], object]) -> ApiError | None:
 
 def refused(**content: Any) -> tuple[Code, str | None]:
     """Code and param with which sampling fields are refused."""
+    body = completion(**content)
     with pytest.raises(ApiError) as caught:
-        read_sampling(completion(**content), VOCABULARY)
+        (body.text("cache_salt"), read_wants_usage(body), read_sampling(body, VOCABULARY))
     return caught.value.code, caught.value.param
 
 
@@ -54,7 +55,6 @@ def refused(**content: Any) -> tuple[Code, str | None]:
         ("temperature", "hot", "temperature"),
         ("temperature", False, "temperature"),
         ("ignore_eos", 1, "ignore_eos"),
-        ("stream", "true", "stream"),
         ("cache_salt", 7, "cache_salt"),
         ("stop", 7, "stop"),
         ("stop", [7], "stop[0]"),
@@ -108,7 +108,7 @@ def test_b07_null_means_the_default() -> None:
 def test_defaults_are_those_of_the_api() -> None:
     sampling = read_sampling(completion(), VOCABULARY)
     assert (sampling.choices, sampling.temperature, sampling.top_p, sampling.top_k) == (1, 1.0, 1.0, 0)
-    assert (sampling.seed, sampling.stop, sampling.is_stream, sampling.wants_usage) == (None, (), False, False)
+    assert (sampling.seed, sampling.stop, sampling.max_tokens, sampling.logprobs) == (None, (), None, None)
 
 
 def test_one_stop_string_may_stand_alone() -> None:

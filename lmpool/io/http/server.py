@@ -1,0 +1,68 @@
+"""uvicorn inside somebody else's event loop: on a socket that is already bound, without signal handlers."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import h11
+import uvicorn
+from typing_extensions import override
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from lmpool.io.http.app import Application
+from lmpool.io.http.errors import ApiError, Code, error_body
+
+KEEP_ALIVE_S = 75
+"""Longer than the pools of usual clients keep a connection, so that none sends into one that is just closing."""
+
+GRACE_S = 5
+"""For answers that are written but not yet read, after every request has ended."""
+
+
+class _Server(uvicorn.Server):
+    @override
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the process's affair."""
+        yield
+
+
+class _Protocol(H11Protocol):
+    @override
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP is refused in the shape of every other error."""
+        body = error_body(ApiError(Code.INVALID_HTTP, msg))
+        headers = [("content-type", "application/json"), ("connection", "close"), ("content-length", str(len(body)))]
+        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+async def serve(app: Application, listener: socket.socket, stop: asyncio.Event, drain_s: float) -> None:
+    """Serves until `stop`; then refuses new requests, lets running ones finish for `drain_s`, and ends.
+
+    Takes the listening socket over.
+    """
+    config = uvicorn.Config(
+        app.asgi,
+        http=_Protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done():
+            await app.door.drain(drain_s)
+    finally:
+        stopping.cancel()
+        server.should_exit = True
+        await serving
