@@ -1,0 +1,281 @@
+"""The sequences in work on one rank: from the queue through steps to their last token.
+
+Owned by the worker machine, which knows requests, peers and time limits; here are blocks, slots and steps.
+"""
+
+from collections import deque
+
+import attrs
+
+from lmpool.core.batch import BatchDecision, Shortage, choose
+from lmpool.core.block_pool import BlockPool
+from lmpool.core.ids import Nanos, SequenceId, StepNumber
+from lmpool.core.live_request import LiveRequest
+from lmpool.core.messages.ingress_worker import Accepted, Finish, PromptScored
+from lmpool.core.messages.worker_control import Load
+from lmpool.core.outbox import Outbox
+from lmpool.core.plan import NOT_FINITE, BatchPlan, PromptLogprobs, Row, SequenceStart, StepResult, TokenLogprobs
+from lmpool.core.rates import Rates
+from lmpool.core.report import Totals, load_of
+from lmpool.core.schedule import Schedule
+from lmpool.core.sequence import Sequence, SequenceEvent, SequenceState
+from lmpool.core.step import PlannedRow, RunningStep, plan_decode, plan_prefill, start_of, work_of
+from lmpool.core.step_cost import correct, predict
+
+FAILURES_MAX = 3
+"""Lost steps in a row before a sequence is held to be the cause and ends."""
+
+
+class Execution:
+    __slots__ = (
+        "_block_size",
+        "_completed_ns",
+        "_outbox",
+        "_sequences",
+        "_step",
+        "_steps",
+        "pool",
+        "rates",
+        "schedule",
+        "totals",
+    )
+
+    def __init__(self, pool: BlockPool, schedule: Schedule, block_size: int, rates: Rates, outbox: Outbox) -> None:
+        self.pool = pool
+        self.schedule = schedule
+        self.rates = rates
+        self.totals = Totals(0, 0, 0, 0, 0, 0, 0)
+        self._block_size = block_size
+        self._outbox = outbox
+        self._sequences: dict[SequenceId, tuple[LiveRequest, Sequence]] = {}
+        self._steps: deque[RunningStep] = deque()
+        self._step = StepNumber(0)
+        self._completed_ns = Nanos(0)
+        """When the last step completed: a step launched before began only then."""
+
+    @property
+    def steps_in_flight(self) -> int:
+        return len(self._steps)
+
+    def load(self) -> Load:
+        began = max(self._steps[0].launched_ns, self._completed_ns) if self._steps else None
+        return load_of(self.pool, self.schedule, self._steps[0] if self._steps else None, began)
+
+    # Sequences come and go
+
+    def enqueue(self, request: LiveRequest) -> None:
+        """Later choices will find all complete blocks of the prompt, which the first computes."""
+        first = True
+        for sequence in request.open_sequences:
+            self._sequences[sequence.id] = (request, sequence)
+            coming = self.schedule.reach(sequence) if first else sequence.prompt_tokens // self._block_size
+            self.schedule.enqueue(sequence, coming)
+            first = False
+
+    def finish(self, sequence: Sequence, output_tokens: int) -> None:
+        """The sequence has come to its own end, of which `output_tokens` count."""
+        self.totals.outputs += 1
+        self.totals.output_tokens += output_tokens
+        self.close(sequence)
+
+    def close(self, sequence: Sequence) -> None:
+        """The sequence ends here and now; legal in every state but the last."""
+        if sequence.is_running:
+            self.schedule.leave(sequence)
+        else:
+            self.schedule.dequeue(sequence)
+        sequence.move(SequenceEvent.ENDED)
+        del self._sequences[sequence.id]
+
+    # Steps
+
+    def plan(self, now: Nanos) -> BatchPlan | None:
+        """The next step, or None if there is nothing to compute. Preempts where blocks are short."""
+        decision = choose(self.schedule.view())
+        while isinstance(decision, Shortage):
+            self._preempt(self._sequences[decision.victim][1])
+            decision = choose(self.schedule.view())
+        if not decision.decodes and not decision.prefills:
+            return None
+        self._step = StepNumber(self._step + 1)
+        starts = self._begin(decision, now)
+        rows, planned = self._rows(decision)
+        work = work_of(planned)
+        self._steps.append(RunningStep(self._step, now, tuple(planned), work, Nanos(int(predict(self.rates, work)))))
+        return BatchPlan(self._step, self.schedule.take_departures(), starts, rows)
+
+    def _begin(self, decision: BatchDecision, now: Nanos) -> tuple[SequenceStart, ...]:
+        starts: list[SequenceStart] = []
+        for sequence_id in decision.begins:
+            request, sequence = self._sequences[sequence_id]
+            cached = min(self.schedule.begin(sequence), sequence.prompt_tokens)
+            starts.append(start_of(request, sequence))
+            if not sequence.has_begun:
+                sequence.has_begun = True
+                self.totals.tokens_cached += cached
+            if not request.is_accepted:
+                request.is_accepted = True
+                waited = Nanos(now - request.received_ns)
+                self._outbox.say(request.peer, Accepted(request.id, request.submit.attempt, cached, waited))
+        return tuple(starts)
+
+    def _rows(self, decision: BatchDecision) -> tuple[tuple[Row, ...], list[PlannedRow]]:
+        rows: list[Row] = []
+        planned: list[PlannedRow] = []
+        for sequence_id in decision.decodes:
+            request, sequence = self._sequences[sequence_id]
+            row, memory = plan_decode(request, sequence, self.pool, self._block_size, self._step)
+            rows.append(row)
+            planned.append(memory)
+        for portion in decision.prefills:
+            request, sequence = self._sequences[portion.sequence]
+            row, memory = plan_prefill(request, sequence, portion.tokens, self._block_size, self._step)
+            rows.append(row)
+            planned.append(memory)
+        return tuple(rows), planned
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.schedule.leave(sequence)
+        sequence.move(SequenceEvent.PREEMPTED)
+        sequence.preemptions += 1
+        self.totals.preemptions += 1
+        self._requeue(sequence)
+
+    def _requeue(self, sequence: Sequence) -> None:
+        sequence.extend_chain(self._block_size)
+        self.schedule.enqueue(sequence, self.schedule.reach(sequence))
+
+    def complete(self, now: Nanos, result: StepResult) -> list[LiveRequest]:
+        """Takes what the oldest running step brought. Answers the requests of sequences in it that have ended."""
+        step = self._steps.popleft()
+        assert result.step == step.number
+        self.rates = correct(self.rates, step.work, now - max(step.launched_ns, self._completed_ns))
+        self._completed_ns = now
+        self.totals.steps += 1
+        self._tell_scores(step, result.prompt_logprobs)
+        samples = zip(result.slots, result.tokens, result.logprobs, strict=True)
+        for row in step.rows:
+            row.sequence.in_flight -= 1
+            self.totals.tokens_computed += row.prefill
+            if not row.samples:
+                self._complete_row(row)
+            else:
+                slot, token, logprobs = next(samples)
+                assert slot == row.slot
+                if token == NOT_FINITE:
+                    self._fault(row, Finish.NOT_FINITE)
+                else:
+                    self._complete_row(row)
+                    self._take_token(row, token, logprobs)
+            self._settle(row.sequence)
+        self.pool.complete(step.number)
+        return [row.request for row in step.rows if row.sequence.state is SequenceState.ENDED]
+
+    def fail(self, now: Nanos, number: StepNumber) -> list[LiveRequest]:
+        """The oldest running step raised: its sequences compute again what is not resident. Answers as `complete`."""
+        step = self._steps.popleft()
+        assert number == step.number
+        self._completed_ns = now
+        self.totals.steps_failed += 1
+        for row in step.rows:
+            row.sequence.in_flight -= 1
+            self._lose_row(row)
+            self._settle(row.sequence)
+        self.pool.complete(number)
+        return [row.request for row in step.rows if row.sequence.state is SequenceState.ENDED]
+
+    def _complete_row(self, row: PlannedRow) -> None:
+        """Its keys and values are in their blocks; what is complete becomes resident, whoever has left meanwhile."""
+        sequence = row.sequence
+        if row.life != sequence.life:
+            return
+        sequence.failures = 0
+        sequence.sampling -= row.samples
+        sequence.computed = max(sequence.computed, row.end)
+        self.schedule.publish(sequence)
+        if sequence.state is SequenceState.PREFILLING and sequence.computed == sequence.prefill_end:
+            sequence.move(SequenceEvent.PREFILLED)
+            if len(sequence.history) == sequence.tokens_max:
+                self.close(sequence)
+
+    def _take_token(self, row: PlannedRow, token: int, logprobs: TokenLogprobs | None) -> None:
+        request, sequence = row.request, row.sequence
+        if row.life != sequence.life or sequence.state is SequenceState.ENDED:
+            return
+        index = sequence.outputs
+        sequence.history.append(token)
+        stop = request.submit.stop
+        finish = None
+        if token in stop.ends and index >= stop.output_tokens_min:
+            finish = Finish.END_TOKEN
+        elif len(sequence.history) == sequence.tokens_max:
+            finish = Finish.LENGTH
+        self._outbox.put_token(request, sequence.id.choice, index, token, logprobs, finish)
+        if finish is not None:
+            self.finish(sequence, sequence.outputs)
+        elif not sequence.is_running:
+            sequence.extend_chain(self._block_size)
+            self.schedule.expect(sequence)
+
+    def _lose_row(self, row: PlannedRow) -> None:
+        sequence = row.sequence
+        if row.life != sequence.life or sequence.state is SequenceState.ENDED:
+            return
+        sequence.failures += 1
+        if sequence.failures == FAILURES_MAX:
+            row.request.has_failed = True
+            self._fault(row, Finish.STEP_FAILED)
+            return
+        sequence.life += 1
+        sequence.sampling = 0
+        was_running = sequence.is_running
+        if was_running:
+            self.schedule.leave(sequence)
+        sequence.move(SequenceEvent.STEP_LOST)
+        self.schedule.disown(sequence, sequence.published)
+        if was_running:
+            self._requeue(sequence)
+
+    def _fault(self, row: PlannedRow, finish: Finish) -> None:
+        """Ends the sequence with a row without token. What it wrote last, and what still runs of it, counts nothing."""
+        sequence = row.sequence
+        if row.life != sequence.life or sequence.state is SequenceState.ENDED:
+            return
+        sequence.life += 1
+        self._outbox.put_token(row.request, sequence.id.choice, sequence.outputs, NOT_FINITE, None, finish)
+        self.close(sequence)
+
+    def _settle(self, sequence: Sequence) -> None:
+        """Once no step runs for a sequence that has left, nobody needs to wait for its blocks."""
+        if not sequence.in_flight and not sequence.is_running:
+            self.schedule.disown(sequence, sequence.published)
+
+    def _tell_scores(self, step: RunningStep, runs: tuple[PromptLogprobs, ...]) -> None:
+        """Each position once, in order, although a resumed sequence scores its prompt again."""
+        if not runs:
+            return
+        by_slot = {row.slot: row for row in step.rows}
+        for run in runs:
+            row = by_slot[run.slot]
+            scored, end = row.sequence.scored, run.start + len(run.entries)
+            if row.life != row.sequence.life or row.sequence.state is SequenceState.ENDED:
+                continue
+            assert scored is not None
+            assert run.start <= scored
+            if scored < end:
+                submit = row.request.submit
+                entries = run.entries[scored - run.start :]
+                self._outbox.say(row.request.peer, PromptScored(submit.request, submit.attempt, scored, entries))
+                row.sequence.scored = end
+
+    def digest_parts(self) -> tuple[object, ...]:
+        return (
+            self.pool.digest_parts(),
+            self.schedule.digest_parts(),
+            [sequence.digest_parts() for _, sequence in self._sequences.values()],
+            [
+                (step.number, step.launched_ns, step.predicted_ns, [(row[2:], row.sequence.id) for row in step.rows])
+                for step in self._steps
+            ],
+            (self._step, self._completed_ns, self.rates, attrs.astuple(self.totals)),
+        )

@@ -1,0 +1,134 @@
+"""What control is told of a rank: net changes since the last report, or everything."""
+
+import attrs
+
+from lmpool.core.block_pool import BlockPool
+from lmpool.core.ids import Nanos, RequestId, Version
+from lmpool.core.limits import REPORT_HASHES_MAX
+from lmpool.core.live_request import LiveRequest
+from lmpool.core.messages.worker_control import FullReport, Load, Report
+from lmpool.core.prefix import HASH_BYTES
+from lmpool.core.rates import Rates
+from lmpool.core.schedule import Schedule
+from lmpool.core.sequence import SequenceState
+from lmpool.core.step import RunningStep
+
+
+@attrs.define
+class Totals:
+    """Since the beginning of the epoch."""
+
+    tokens_computed: int
+    """Prefill tokens, resumes included."""
+    tokens_cached: int
+    """Prompt tokens found cached when a sequence began for the first time."""
+    outputs: int
+    """Choices that came to their own end or length."""
+    output_tokens: int
+    """Their output tokens."""
+    steps: int
+    steps_failed: int
+    preemptions: int
+
+
+class Reporter:
+    """Gathers what the next report says beyond what can be read off the machine."""
+
+    __slots__ = ("_accepted", "_ended", "_version")
+
+    def __init__(self) -> None:
+        self._version = Version(0)
+        self._accepted: dict[RequestId, None] = {}
+        self._ended: dict[RequestId, None] = {}
+
+    def note_accepted(self, request: RequestId) -> None:
+        """A submit was taken. If another attempt has just ended, the request is simply still there."""
+        self._ended.pop(request, None)
+        self._accepted[request] = None
+
+    def note_ended(self, request: RequestId) -> None:
+        self._ended[request] = None
+
+    def forget(self, pool: BlockPool) -> None:
+        """There is nobody to tell; who comes later gets everything."""
+        pool.take_changes()
+        self._accepted.clear()
+        self._ended.clear()
+
+    def changes(
+        self, pool: BlockPool, live: dict[RequestId, LiveRequest], load: Load, rates: Rates, totals: Totals
+    ) -> Report:
+        added, removed = pool.take_changes()
+        prefills: dict[RequestId, int] = {}
+        for request in live.values():
+            left = request.prefill_remaining
+            if left != request.prefill_told:
+                prefills[request.id] = left
+                request.prefill_told = left
+        self._version = Version(self._version + 1)
+        report = Report(
+            self._version,
+            added,
+            removed,
+            tuple(self._accepted),
+            tuple(self._ended),
+            tuple(prefills),
+            tuple(prefills.values()),
+            load,
+            rates,
+            totals.tokens_computed,
+            totals.tokens_cached,
+            totals.outputs,
+            totals.output_tokens,
+        )
+        self._accepted.clear()
+        self._ended.clear()
+        return report
+
+    def everything(
+        self, pool: BlockPool, live: dict[RequestId, LiveRequest], load: Load, rates: Rates
+    ) -> list[FullReport]:
+        """In parts of bounded size, all of one new version."""
+        self.forget(pool)
+        self._version = Version(self._version + 1)
+        hashes = pool.residents()
+        width = REPORT_HASHES_MAX * HASH_BYTES
+        parts = max(-(-len(hashes) // width), 1)
+        for request in live.values():
+            request.prefill_told = request.prefill_remaining
+        prefills = tuple(request.prefill_remaining for request in live.values())
+        return [
+            FullReport(
+                self._version,
+                part,
+                parts,
+                hashes[part * width : (part + 1) * width],
+                tuple(live) if part == parts - 1 else (),
+                prefills if part == parts - 1 else (),
+                load,
+                rates,
+            )
+            for part in range(parts)
+        ]
+
+    def digest_parts(self) -> tuple[object, ...]:
+        return self._version, tuple(self._accepted), tuple(self._ended)
+
+
+def load_of(pool: BlockPool, schedule: Schedule, running: RunningStep | None, began_ns: Nanos | None) -> Load:
+    """`running` is the oldest step in flight, and `began_ns` when the device began it."""
+    counts = pool.counts()
+    prefilling = [sequence for sequence in schedule.running if sequence.state is SequenceState.PREFILLING]
+    decoding = [sequence for sequence in schedule.running if sequence.state is SequenceState.DECODING]
+    return Load(
+        counts.free,
+        counts.cached,
+        schedule.waiting,
+        schedule.waiting_tokens,
+        len(prefilling),
+        sum(sequence.prefill_remaining for sequence in prefilling),
+        len(decoding),
+        sum(len(sequence.history) for sequence in decoding),
+        began_ns,
+        running.predicted_ns if running is not None else Nanos(0),
+    )
