@@ -88,6 +88,23 @@ class ChildEnd:
             self._orders.put(record)
 
 
+def drain_ordered(channel: ChildEnd) -> "asyncio.Future[Drain]":
+    """Done once the supervisor, or TERM, wants nothing new taken."""
+    loop = asyncio.get_running_loop()
+    first: asyncio.Future[Drain] = loop.create_future()
+
+    def keep(drain: Drain) -> None:
+        if not first.done():
+            first.set_result(drain)
+
+    def ordered(drain: Drain) -> None:
+        with suppress(RuntimeError):  # the loop has ended meanwhile, as is wanted
+            loop.call_soon_threadsafe(keep, drain)
+
+    channel.on_drain(ordered)
+    return first
+
+
 def open_channel(descriptor: int) -> ChildEnd:
     """Of a child process: its end is the end of the process."""
     return ChildEnd(socket.socket(fileno=descriptor), lambda: os._exit(ORPHANED))

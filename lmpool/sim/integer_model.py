@@ -104,7 +104,7 @@ class IntegerRunner:
     def launch(self, plan: BatchPlan) -> None:
         """Computes the step at once; writes are in the pool when the next step is launched."""
         for slot in plan.departures:
-            del self._live[slot]
+            self._live.pop(slot, None)  # absent if the step that was to begin it has failed
         for start in plan.starts:
             assert start.slot not in self._live, f"slot {start.slot} starts and has not departed"
             prompt = unpack_tokens(start.history)[: start.prompt_tokens]

@@ -1,0 +1,71 @@
+"""The body of the control process: its machine, behind one socket for workers and ingresses."""
+
+import asyncio
+import os
+
+from lmpool.core.control import ControlPlane, ControlSettings
+from lmpool.core.effects import ControlEffect
+from lmpool.core.events import ControlEvent
+from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Nanos, Peer, Rank, Role
+from lmpool.core.limits import DECISIONS_KEPT
+from lmpool.io.child import ChildEnd, drain_ordered
+from lmpool.io.clock import monotonic_now
+from lmpool.io.driver import Driver
+from lmpool.io.link import LINK_BOUNDS, Identity, LinkEvent, Links, control_address
+from lmpool.io.orders import Beat, ControlOrder, Ready
+
+BEAT_S = 1.0
+BOOKINGS_MAX = 65_536
+"""Far more than all queues of 64 ranks hold; about 30 MB."""
+WAITING_ROUTES_MAX = 4_096
+"""Arrivals of the 300 ms in which a new control settles, at more than ten thousand a second."""
+SWEEP_HASHES = 4_096
+"""About a millisecond of one core."""
+
+
+def _settings(order: ControlOrder) -> ControlSettings:
+    return ControlSettings(
+        policy=order.policy,
+        replicas=order.replicas,
+        wait_max_ns=Nanos(round(order.wait_max_s * SECOND)),
+        suspect_after_ns=Nanos(3 * SECOND),
+        settle_ns=Nanos(300 * MILLISECOND),
+        report_wait_ns=SECOND,
+        booking_ns=Nanos(30 * SECOND),
+        bookings_max=BOOKINGS_MAX,
+        waiting_routes_max=WAITING_ROUTES_MAX,
+        sweep_hashes=SWEEP_HASHES,
+        decisions_kept=DECISIONS_KEPT,
+    )
+
+
+async def run_control(order: ControlOrder, channel: ChildEnd) -> None:
+    """Ends when told to drain: nothing lives here that would have to go on."""
+    drain = drain_ordered(channel)
+    plane = ControlPlane(_settings(order), monotonic_now())
+
+    def hear(event: LinkEvent) -> None:
+        driver.feed(event)
+
+    def perform(effect: ControlEffect) -> None:
+        links.send(effect.peer, effect.message)
+
+    async def beat() -> None:
+        while True:
+            channel.note(Beat(working=False, steps=0))
+            await asyncio.sleep(BEAT_S)
+
+    peer = Peer(Role.CONTROL, Rank(0), Epoch(order.epoch))
+    links = Links(Identity(order.run, peer, os.getuid()), LINK_BOUNDS, hear)
+    driver: Driver[ControlEvent, ControlEffect] = Driver(plane, monotonic_now, perform)
+    await links.listen(control_address(order.run_folder), (Role.WORKER, Role.INGRESS))
+    channel.note(Ready((f"routes by {order.policy}",)))
+    beats = asyncio.get_running_loop().create_task(beat())
+    try:
+        await asyncio.wait((drain, driver.fault), return_when=asyncio.FIRST_COMPLETED)
+        if driver.fault.done():
+            driver.fault.result()
+    finally:
+        beats.cancel()
+        await links.close()
+        driver.close()
