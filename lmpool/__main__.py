@@ -2,14 +2,14 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 
+from lmpool.core.ids import SECOND, Nanos
 from lmpool.core.plan import Replica, ReplicaError
 from lmpool.io.bodies import Ports, Say, run_body
 from lmpool.io.orders import WorkerOrder
-
-INTEGER_MODEL = "LMPoolIntegerModel"
-"""Architecture of model folders without weights, whose tokens are exact functions of all tokens before them."""
+from lmpool.sim.integer_model import ARCHITECTURE, integer_replica
 
 MODEL_HINT = "install the model packages: pip install 'lmpool[model]'"
 
@@ -17,9 +17,7 @@ MODEL_HINT = "install the model packages: pip install 'lmpool[model]'"
 def load_replica(order: WorkerOrder, progress: Say) -> Replica:
     """Raises ReplicaError."""
     if _is_integer_model(Path(order.model_folder)):
-        from lmpool.sim.integer_model import integer_replica
-
-        return integer_replica(order)
+        return integer_replica(order, _pause)
     try:
         from lmpool.gpu.replica import load_replica as load
     except ImportError as error:
@@ -31,17 +29,22 @@ def prepare(model: str | None, cache: Path, progress: Say) -> Path:
     """Raises ReplicaError."""
     if model is not None and _is_integer_model(Path(model)):
         return Path(model).absolute()
-    from lmpool.gpu.source import prepare as make
-
     try:
+        from lmpool.gpu.source import prepare as make
+
         return make(model, cache, progress)
     except ImportError as error:
         raise ReplicaError(f"a library of the model cannot be loaded: {error}", MODEL_HINT) from error
 
 
+def _pause(cost: Nanos) -> None:
+    """On a worker's runner thread: its steps take as long as they say."""
+    time.sleep(cost / SECOND)
+
+
 def _is_integer_model(folder: Path) -> bool:
     try:
-        return INTEGER_MODEL in json.loads((folder / "config.json").read_bytes()).get("architectures", ())
+        return ARCHITECTURE in json.loads((folder / "config.json").read_bytes()).get("architectures", ())
     except (OSError, ValueError, AttributeError):
         return False  # whoever loads the folder says what is wrong with it
 

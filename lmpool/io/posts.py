@@ -7,6 +7,7 @@ from pathlib import Path
 import attrs
 
 from lmpool.core.ids import Epoch
+from lmpool.core.route import POLICIES
 from lmpool.io.child_process import python_path
 from lmpool.io.keeper import Post
 from lmpool.io.machine import cores, gpus
@@ -69,6 +70,13 @@ class Run:
     settings: Settings
     program: Sequence[str]
     """Of children."""
+
+
+def policy_line(settings: Settings) -> str:
+    """With what an alias stands for."""
+    name = settings.routing.policy
+    same = [other for other in POLICIES if POLICIES[other] is POLICIES[name] and other != name]
+    return f"policy {name} ({same[0]})" if same else f"policy {name}"
 
 
 def served_names(settings: Settings, model_folder: Path) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from lmpool.io.keeper import Keeper, PostState
 from lmpool.io.log import FORMAT_VARIABLE
 from lmpool.io.machine import usual_cache_folder, usual_run_parent
 from lmpool.io.orders import Notice, Prepared, PrepareOrder, Progress
-from lmpool.io.posts import Run, control_post, ingress_post, scale_of, worker_post
+from lmpool.io.posts import Run, control_post, ingress_post, policy_line, scale_of, worker_post
 from lmpool.io.run_folder import RunFolder, RunFolderError
 from lmpool.io.settings import Settings
 
@@ -103,13 +103,14 @@ class Supervisor:
         environment = {**os.environ, FORMAT_VARIABLE: self._settings.log.log_format}
         identity = secrets.token_hex(8)
         scale = scale_of(self._settings, environment)
-        for line in (*scale.lines, f"policy {self._settings.routing.policy}"):
+        for line in (*scale.lines, policy_line(self._settings)):
             self._journal.say(line)
         try:
             self._folder = RunFolder(self._settings.supervision.run_folder or usual_run_parent(environment), identity)
         except RunFolderError as error:
             raise StartFailed(str(error)) from error
         prepared = await self._prepare()
+        self._journal.say(f"model {prepared}")
         run = Run(identity, self._folder.path, prepared, scale, self._settings, self._program)
         posts = [
             control_post(run, environment),

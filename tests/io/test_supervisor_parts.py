@@ -12,7 +12,7 @@ from lmpool.io.fault import Cause, Exited, Fault, Killed, Silent, Stalled, Told
 from lmpool.io.journal import Journal
 from lmpool.io.machine import gpus, quota_cores, usual_run_parent
 from lmpool.io.orders import Beat
-from lmpool.io.posts import scale_of, served_names
+from lmpool.io.posts import policy_line, scale_of, served_names
 from lmpool.io.restart import RestartBudget
 from lmpool.io.settings import Settings
 from lmpool.io.settings_sources import program_settings
@@ -163,6 +163,11 @@ def test_more_replicas_than_cores_are_told() -> None:
     scale = scale_of(program_settings({"replicas": 64, "device": "cpu"}), NO_GPU)
     assert scale.threads >= 1
     assert scale.threads > 1 or "more threads than cores" in scale.lines[1]
+
+
+def test_an_alias_is_told_with_what_it_stands_for() -> None:
+    assert policy_line(Settings()) == "policy default (marginal-time)"
+    assert policy_line(program_settings({"policy": "session"})) == "policy session"
 
 
 def test_names_that_clients_may_use() -> None:
