@@ -57,8 +57,9 @@ def read_completion(content: Mapping[str, Any], envelope: Envelope, context: Con
     prompts = read_prompts(body, facts.vocabulary)
     logprobs = body.integer("logprobs")
     echo = body.flag("echo")
-    tokens_max = or_default(body.integer("max_tokens"), OUTPUT_TOKENS_DEFAULT)
-    sampling = attrs.evolve(read_sampling(body, facts.vocabulary), max_tokens=tokens_max, logprobs=logprobs, echo=echo)
+    shared = read_sampling(body, facts.vocabulary)
+    tokens_max = or_default(body.integer("max_tokens"), max(OUTPUT_TOKENS_DEFAULT, shared.min_tokens))
+    sampling = attrs.evolve(shared, max_tokens=tokens_max, logprobs=logprobs, echo=echo)
     if tokens_max == 0 and not echo:
         wrong_value("max_tokens", "must be at least 1 without echo, not 0")
     return _asked(COMPLETION, model, body, envelope, prompts, sampling)
@@ -77,7 +78,7 @@ def read_chat(content: Mapping[str, Any], envelope: Envelope, context: Context) 
         wrong_value(name, "must be at least 1, not 0")
     best = body.integer("top_logprobs")
     wants_logprobs = body.flag("logprobs")
-    if best is not None and not wants_logprobs:
+    if best and not wants_logprobs:
         wrong_value("top_logprobs", "needs logprobs to be true")
     logprobs = or_default(best, 0) if wants_logprobs else None
     sampling = attrs.evolve(read_sampling(body, facts.vocabulary), max_tokens=tokens_max, logprobs=logprobs)
