@@ -16,8 +16,10 @@ from lmpool.gpu.memory import HostMemory, size_text
 LAYOUT = "layers.kv.blocks.tokens.heads.dim"
 """Name of the layout inside a block, for `ModelIdentity.kv_layout`."""
 
-CPU_REPLICA_BYTES_MAX = 4 << 30
-"""Default rule: more than this pays only for contexts that a CPU is too slow to fill."""
+CPU_BYTES_USUAL = 1 << 30
+CPU_BYTES_MAX = 4 << 30
+"""Default rule. Every byte is touched at the start, which took 0.4 to 4 seconds a GiB on virtual machines; more than
+the usual is taken only so that one context of the longest length fits."""
 
 CUDA_SHARE = 0.85
 """Default rule: the rest is for activations, logits and captured graphs."""
@@ -107,14 +109,19 @@ def _ordered(shape: BlockShape, order: SizeOrder) -> PoolSize | None:
 
 
 def cpu_pool_size(shape: BlockShape, order: SizeOrder, memory: HostMemory, replicas: int) -> PoolSize:
-    """Raises ReplicaError where not even what was ordered can be."""
+    """Raises ReplicaError where what was ordered holds no block."""
     ordered = _ordered(shape, order)
     if ordered is not None:
         return ordered
     share = memory.total // 4 // replicas
-    blocks = _fitted(shape, min(share, CPU_REPLICA_BYTES_MAX), order)
-    rule = f"a quarter of {size_text(memory.total)} over {replicas} replicas, at most 4 GiB each"
-    return PoolSize(blocks, f"{rule}, at most {order.sequences_max} contexts of {order.context_tokens} tokens")
+    context_bytes = -(-order.context_tokens // shape.block_size) * shape.block_bytes
+    wanted = min(share, CPU_BYTES_MAX, max(CPU_BYTES_USUAL, context_bytes))
+    rule = (
+        f"{size_text(CPU_BYTES_USUAL)} or one context of {order.context_tokens} tokens if that is more, at most"
+        f" {size_text(CPU_BYTES_MAX)}, a quarter of {size_text(memory.total)} over {replicas} replicas,"
+        f" and {order.sequences_max} contexts"
+    )
+    return PoolSize(_fitted(shape, wanted, order), rule)
 
 
 def cuda_pool_size(shape: BlockShape, order: SizeOrder, free_bytes: int, sharers: int) -> PoolSize:
