@@ -8,6 +8,7 @@ from typing import TypeAlias, assert_never
 
 from lmpool.core.effects import RunStep, Send, WorkerEffect
 from lmpool.core.events import DrainOrdered, StepCompleted, StepFailed, WorkerEvent
+from lmpool.core.execution import FAILURES_MAX
 from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Nanos, Peer, Rank, Role
 from lmpool.core.plan import Replica, ReplicaError
 from lmpool.core.prefix import namespace_base
@@ -27,8 +28,8 @@ REPORT_INTERVAL_NS = Nanos(250 * MILLISECOND)
 """Of an idle worker; a busy one reports with each step. A twelfth of the silence that makes control suspicious."""
 CLASS_NS = Nanos(10 * SECOND)
 """What a priority class is worth in waiting: the worst class, 16 below the best, waits at most 160 s longer."""
-STEP_FAILURES_MAX = 3
-"""In a row. One failure may be one request's; a device that is lost fails every step."""
+STEP_FAILURES_MAX = 3 * FAILURES_MAX
+"""In a row. A request that no step survives is given up after `FAILURES_MAX`; a device that is lost fails on."""
 NICENESS = 5
 """Of computing threads on a CPU, so that event loops get their turn between them."""
 
