@@ -54,7 +54,11 @@ def set_up_log(process: str, epoch: int, level: str) -> None:
         case LogFormat.JSON:
             last = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         case LogFormat.LINES:
-            last = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+            last = [
+                structlog.dev.ConsoleRenderer(
+                    colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+                )
+            ]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
