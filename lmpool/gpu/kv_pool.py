@@ -1,7 +1,7 @@
 """The keys and values of all blocks of one rank, and the rule for how many blocks there are.
 
 Layout: `[layers, 2, blocks + 1, block_size, kv_heads, head_dim]`. The last block is scratch: it takes the writes
-of rows that must not write, and pads block tables; nobody reads a value from it that counts.
+of rows that must not write, and is never read.
 """
 
 import mmap

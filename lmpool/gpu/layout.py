@@ -105,6 +105,13 @@ class DecodeRow:
     table: Table
 
 
+def _begun_block(row: Row, table: Table, block_size: int) -> int | None:
+    """The block that `row` writes from its first slot on, but not to its last."""
+    end = row.start + row.count
+    begin = end // block_size * block_size
+    return int(table[end // block_size]) if row.writes and row.start <= begin < end else None
+
+
 class StepLayout:
     """Tensors of one step. `tokens` and `positions` are `[1, tokens]`; `slots` says where each token is written."""
 
@@ -156,6 +163,10 @@ class StepLayout:
         self.tokens = self._tensor(np.array(tokens)).unsqueeze(0)
         self.positions = self._tensor(positions).unsqueeze(0)
         self.slots = self._tensor(slots)
+        begun = [_begun_block(row, table, shape.block_size) for row, table in zip(rows, tables, strict=True)]
+        fresh = [block for block in begun if block is not None]
+        self.fresh = self._tensor(np.array(fresh)) if fresh else None
+        """Blocks that this step begins and does not fill."""
         self.firsts = [0] * len(rows)
         """Parallel to the plan's rows: where a row's tokens begin."""
         for index, end, count in zip(self.order, ends.tolist(), counts, strict=True):
@@ -166,6 +177,11 @@ class StepLayout:
         if self._device.type == "cpu":
             return tensor
         return tensor.pin_memory().to(self._device, non_blocking=True)
+
+    def clear_fresh(self) -> None:
+        """A masked key weighs 0, but 0 times the NaN that another sequence may have left there is not 0."""
+        if self.fresh is not None:
+            self.pool.tensor.index_fill_(2, self.fresh, 0)
 
     def parts(self, window: int | None) -> Parts:
         """How layers attend that see the last `window` tokens (None: all)."""
@@ -219,12 +235,13 @@ class StepLayout:
         row = 0
         for count in length_groups(lengths, blocks_max):
             width = max(lengths[row : row + count])
-            blocks = np.full((count, width), self.pool.scratch, dtype=np.int64)
+            blocks = np.empty((count, width), dtype=np.int64)
             for place, (member, begin) in enumerate(
                 zip(rows[row : row + count], begins[row : row + count], strict=True)
             ):
                 own = member.table[begin : member.position // shape.block_size + 1]
                 blocks[place, : len(own)] = own
+                blocks[place, len(own) :] = own[-1]
             starts = np.array(begins[row : row + count])[:, None] * shape.block_size
             last = np.array([member.position for member in rows[row : row + count]])[:, None]
             keys = starts + np.arange(width * shape.block_size)

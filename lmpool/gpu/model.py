@@ -78,6 +78,7 @@ class Decoder:
 
     def hidden(self, layout: StepLayout) -> torch.Tensor:
         """`[tokens, hidden]`; writes the step's keys and values to the pool."""
+        layout.clear_fresh()
         output = self._body(input_ids=layout.tokens, position_ids=layout.positions, use_cache=False, layout=layout)
         hidden: torch.Tensor = output.last_hidden_state[0]
         return hidden
