@@ -95,7 +95,7 @@ class ModelText:
         return self._tokenizer.decode(list(tokens), skip_special_tokens=False)
 
     def stream(self) -> TextStream:
-        return TextStream(self._text_bytes)
+        return TextStream(self.text_bytes)
 
     def token_text(self, token: int) -> str:
         """One token by itself, as log-probabilities name it; `bytes:\\xNN` where it is no whole character."""
@@ -105,7 +105,8 @@ class ModelText:
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
-    def _text_bytes(self, token: int) -> bytes:
+    def text_bytes(self, token: int) -> bytes:
+        """A token's part of a text; none for special tokens."""
         return b"" if token in self._special else self.token_bytes(token)
 
     def _bytes_by(self, rule: Callable[[str], bytes]) -> Callable[[int], bytes]:

@@ -1,0 +1,149 @@
+"""The pool as a program sees it: requests in, text out. The HTTP server and the embedded engine both stand on it."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator
+
+from lmpool.core.events import RequestArrived
+from lmpool.core.ids import SECOND, BlockHash, Nanos, RequestId
+from lmpool.core.messages.ingress_control import Decision, StateReported
+from lmpool.core.prefix import (
+    HASH_BYTES,
+    TOKEN_BYTES,
+    extend_chain,
+    namespace_digest,
+    pack_tokens,
+)
+from lmpool.io.answer import Answer
+from lmpool.io.clock import monotonic_now
+from lmpool.io.errors import BadRequest
+from lmpool.io.generation import Chat, Chunk, GenerationRequest, Prompt
+from lmpool.io.ingress import IngressAdapter
+from lmpool.io.request_check import (
+    check_prompt,
+    check_request,
+    outputs_within,
+    sampling_settings,
+    stop_settings,
+)
+from lmpool.io.template import ChatError
+from lmpool.io.text import ModelText
+
+JOIN_WAIT_S = 10.0
+"""For the first replica, of an ingress that was started again: links are found within half a second."""
+
+SLICE_BLOCKS = 1024
+"""Of a long chain, hashed between two turns of the event loop: about a millisecond."""
+
+
+class Pool:
+    def __init__(self, ingress: IngressAdapter, text: ModelText) -> None:
+        """Both stay their owner's to close."""
+        self._ingress = ingress
+        self._text = text
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request could be taken now."""
+        return self._ingress.is_ready
+
+    @property
+    def tokens_max(self) -> int:
+        """Longest context in force, prompt and output; the model's own before a replica has joined."""
+        tokens_max = self._ingress.tokens_max
+        return self._text.facts.model_tokens_max if tokens_max is None else tokens_max
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
+        """Raises LMPoolError. Closing the generator, or cancelling who reads it, ends the request."""
+        arrived_ns = monotonic_now() if request.arrived_ns is None else request.arrived_ns
+        check_request(request, self._text.facts)
+        tokens = await self._encode(request.prompt)
+        check_prompt(tokens, self._text.facts.vocabulary)
+        await self._ingress.any_joined(JOIN_WAIT_S)
+        outputs = outputs_within(request.prompt, len(tokens), request.sampling.max_tokens, self.tokens_max)
+        ingress, request_id = self._ingress, self._ingress.new_request()
+        answer = Answer(
+            request_id,
+            request,
+            tokens,
+            self._text,
+            lambda choice, index: ingress.stop(request_id, choice, index),
+            lambda: ingress.cancel(request_id),
+        )
+        if outputs == 0 and (request.sampling.logprobs is None or len(tokens) == 1):
+            answer.end_without_output()
+            for chunk in await answer.next_chunks():
+                yield chunk
+            return
+        arrived = await self._arrival(request, request_id, arrived_ns, tokens, outputs)
+        try:
+            ingress.submit(arrived, answer.take)
+            while chunks := await answer.next_chunks():
+                for chunk in chunks:
+                    yield chunk
+        finally:
+            ingress.cancel(request_id)
+
+    async def pool_state(self) -> StateReported:
+        """Raises NoReplica while control does not answer."""
+        return await self._ingress.pool_state()
+
+    async def decisions(self, request: RequestId | None, limit: int) -> tuple[Decision, ...]:
+        """The newest first; of one request, or all. Raises NoReplica while control does not answer."""
+        return await self._ingress.decisions(request, limit)
+
+    async def clear_cache(self) -> int:
+        """Blocks that were dropped, over all replicas. Raises NoReplica if one of them does not answer."""
+        return await self._ingress.clear_cache()
+
+    async def _encode(self, prompt: Prompt) -> list[int]:
+        """Raises BadRequest."""
+        match prompt:
+            case Chat(messages=messages):
+                try:
+                    return await self._text.encode_chat(messages, add_generation_prompt=True)
+                except ChatError as error:
+                    raise BadRequest(f"The chat template refuses: {error}.", "messages", "invalid_value") from error
+            case str():
+                return await self._text.encode(prompt, add_special_tokens=True)
+            case _:
+                return list(prompt)
+
+    async def _arrival(
+        self, request: GenerationRequest, request_id: RequestId, arrived_ns: Nanos, tokens: list[int], outputs: int
+    ) -> RequestArrived:
+        sampling = request.sampling
+        base = self._ingress.namespace_base
+        assert base is not None
+        namespace = namespace_digest(base, None, request.tenant, request.cache_salt)
+        packed = pack_tokens(tokens)
+        deadline_s = request.deadline_s
+        return RequestArrived(
+            request=request_id,
+            tenant=request.tenant,
+            session=request.session,
+            namespace=namespace,
+            prompt=packed,
+            chain=await _chain(namespace, packed, self._ingress.place.block_size),
+            choices=sampling.choices,
+            sampling=sampling_settings(sampling, secrets.randbits(63) if sampling.seed is None else sampling.seed),
+            stop=stop_settings(sampling, self._text.facts.ends, outputs),
+            prompt_logprobs=sampling.logprobs if sampling.echo else None,
+            priority=request.priority,
+            arrived_ns=arrived_ns,
+            deadline_ns=None if deadline_s is None else Nanos(arrived_ns + round(deadline_s * SECOND)),
+            draw=secrets.randbits(63),
+        )
+
+
+async def _chain(namespace: BlockHash, tokens: bytes, block_size: int) -> bytes:
+    """Of all complete blocks. Long ones let others have their turn."""
+    width = SLICE_BLOCKS * block_size * TOKEN_BYTES
+    last, parts = namespace, [b""]
+    for start in range(0, len(tokens), width):
+        if start:
+            await asyncio.sleep(0)
+        part = extend_chain(last, tokens[start : start + width], block_size)
+        last = BlockHash(part[-HASH_BYTES:])
+        parts.append(part)
+    return b"".join(parts)
