@@ -40,8 +40,9 @@ def check_request(request: GenerationRequest, facts: ModelFacts) -> None:
         case Chat(messages=()):
             _wrong("messages", "is empty: at least one message is needed")
         case Chat(messages=messages):
-            for message in messages:
-                _check_text("messages", message["content"])
+            for number, message in enumerate(messages):
+                for name in ("role", "content"):
+                    _check_text(f"messages[{number}].{name}", message.get(name))
         case str() as text:
             _check_text("prompt", text)
         case _:
@@ -76,7 +77,9 @@ def _check_sampling(sampling: SamplingParams, vocabulary: int) -> None:
         _wrong("min_tokens", f"must be at most max_tokens ({sampling.max_tokens}), not {sampling.min_tokens}")
 
 
-def _check_text(field: str, text: str) -> None:
+def _check_text(field: str, text: object) -> None:
+    if not isinstance(text, str):
+        _wrong(field, f"must be a text, not {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError:
