@@ -18,6 +18,7 @@ def load_replica(order: WorkerOrder, progress: Say) -> Replica:
     """Raises ReplicaError."""
     if _is_integer_model(Path(order.model_folder)):
         return integer_replica(order, _pause)
+    progress("importing torch and transformers")
     try:
         from lmpool.gpu.replica import load_replica as load
     except ImportError as error:

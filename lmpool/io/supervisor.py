@@ -4,6 +4,7 @@ import asyncio
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
@@ -12,7 +13,7 @@ from lmpool.core.ids import Epoch
 from lmpool.io.child_process import PROGRAM, ChildProcess, Launch, python_path
 from lmpool.io.errors import StartFailed
 from lmpool.io.fault import Fault, unstarted
-from lmpool.io.journal import Journal
+from lmpool.io.journal import WAITING_PAUSE_S, Journal
 from lmpool.io.keeper import Keeper, PostState
 from lmpool.io.log import FORMAT_VARIABLE
 from lmpool.io.machine import usual_cache_folder, usual_run_parent
@@ -20,9 +21,6 @@ from lmpool.io.orders import Notice, Prepared, PrepareOrder, Progress
 from lmpool.io.posts import Run, control_post, ingress_post, policy_line, scale_of, worker_post
 from lmpool.io.run_folder import RunFolder, RunFolderError
 from lmpool.io.settings import Settings
-
-WAITING_PAUSE_S = 2.0
-"""Between two lines that say what a start waits for."""
 
 END_GRACE_S = 5.0
 """For a process that has nothing left to do, before it is killed."""
@@ -46,7 +44,7 @@ class Supervisor:
         self._program = program
         self._settings = settings
         self._listener = listener
-        self._journal = Journal(say)
+        self._journal = Journal(say, time.monotonic)
         self._epochs = count(1)
         self._keepers: list[Keeper] = []
         self._keeping: list[asyncio.Task[Fault]] = []
@@ -177,8 +175,8 @@ class Supervisor:
 
     async def _say_waiting(self) -> None:
         while True:
-            await asyncio.sleep(WAITING_PAUSE_S)
-            self._journal.waiting()
+            await asyncio.sleep(WAITING_PAUSE_S / 2)
+            self._journal.say_waiting()
 
 
 async def _end(children: Sequence[ChildProcess], drain_s: float) -> None:

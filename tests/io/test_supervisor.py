@@ -17,6 +17,8 @@ from lmpool.io.supervisor import Supervisor
 from tests.io.loops import Run, on_both_loops
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("scripted_child.py")))
+PATIENCE_S = 60.0
+"""The time limit of a test raises in whatever task runs, where it may end in a future that nobody awaits."""
 DEATH_S = 10.0
 """Within which what is killed is gone."""
 
@@ -38,9 +40,10 @@ class Stage:
         return Supervisor(program_settings({**quick, **usual, **values}), None, self._say, PROGRAM)
 
     async def until_said(self, part: str, times: int) -> None:
-        while sum(part in line for line in self.said) < times:
-            self._news.clear()
-            await self._news.wait()
+        async with asyncio.timeout(PATIENCE_S):
+            while sum(part in line for line in self.said) < times:
+                self._news.clear()
+                await self._news.wait()
 
     def lives(self, name: str) -> list[tuple[int, int]]:
         """Process number and epoch of each life of `name`."""
@@ -190,7 +193,7 @@ def test_what_fails_in_service_again_and_again_ends_the_run_with_the_first_cause
 @on_both_loops
 def test_a_completed_step_gives_the_budget_back(run: Run, stage: Stage) -> None:
     async def main() -> None:
-        supervisor = stage.supervisor({"worker-0": [["ready", "beat:1"]]}, restarts=1)
+        supervisor = stage.supervisor({"worker-0": [["beat:1", "ready"]]}, restarts=1)
         await supervisor.start()
         for life in range(1, 4):
             os.kill(stage.lives("worker-0")[-1][0], signal.SIGKILL)

@@ -101,7 +101,7 @@ def test_b82_a_report_has_at_most_eight_lines_and_ends_with_the_hint(cause: Caus
 
 
 def test_b82_the_first_cause_is_told_even_when_something_else_failed_last() -> None:
-    journal = Journal(lambda line: None)
+    journal = Journal(lambda line: None, lambda: 0.0)
     first, last = Fault("control", Killed(9), ()), Fault("worker 0", Exited(1), ("link lost",))
     journal.fault(first)
     journal.fault(last)
@@ -112,7 +112,7 @@ def test_b82_the_first_cause_is_told_even_when_something_else_failed_last() -> N
 
 
 def test_a_fault_before_all_was_well_is_forgotten() -> None:
-    journal = Journal(lambda line: None)
+    journal = Journal(lambda line: None, lambda: 0.0)
     journal.fault(Fault("control", Killed(9), ()))
     journal.all_well()
     last = Fault("worker 0", Exited(7), ())
@@ -122,21 +122,39 @@ def test_a_fault_before_all_was_well_is_forgotten() -> None:
 
 def test_equal_facts_are_told_once() -> None:
     said: list[str] = []
-    journal = Journal(said.append)
+    journal = Journal(said.append, lambda: 0.0)
     for name in ("worker 0", "worker 1", "control"):
         journal.ready(name, ("cpu",))
     assert said == ["worker 0: ready", "  cpu", "worker 1: ready", "control: ready", "  cpu"]
 
 
-def test_waiting_names_what_is_awaited() -> None:
+def test_what_is_awaited_is_told_when_nothing_else_was_for_two_seconds() -> None:
     said: list[str] = []
-    journal = Journal(said.append)
-    journal.waiting()
+    now = [0.0]
+    journal = Journal(said.append, lambda: now[0])
+    journal.say_waiting()
     journal.started("control")
     journal.progress("worker 0", "loading weights")
     journal.ready("control", ())
-    journal.waiting()
+    now[0] = 1.0
+    journal.say_waiting()
+    now[0] = 2.0
+    journal.say_waiting()
+    journal.say_waiting()
     assert said == ["worker 0: loading weights", "control: ready", "waiting for worker 0 (loading weights)"]
+
+
+def test_progress_is_told_once_a_second_for_each_process_and_never_twice() -> None:
+    said: list[str] = []
+    now = [0.0]
+    journal = Journal(said.append, lambda: now[0])
+    for text in ("1 %", "1 %", "2 %"):
+        journal.progress("prepare", text)
+    journal.progress("worker 0", "1 %")
+    now[0] = 1.0
+    journal.progress("prepare", "2 %")
+    journal.progress("prepare", "3 %")
+    assert said == ["prepare: 1 %", "worker 0: 1 %", "prepare: 3 %"]
 
 
 @pytest.mark.parametrize(("content", "expected"), [("max 100000", 1 << 16), ("150000 100000", 2), ("1000 100000", 1)])
