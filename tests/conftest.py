@@ -1,7 +1,9 @@
-"""Profiles of hypothesis, chosen by `--hypothesis-profile=NAME`.
+"""Profiles of hypothesis: `quick` while working, `ci` in tools/test, `soak` for long hunts.
 
-`quick` while working, `ci` in tools/test, `soak` for long hunts.
+`--hypothesis-profile=NAME` or the variable HYPOTHESIS_PROFILE chooses.
 """
+
+import os
 
 from hypothesis import HealthCheck, settings
 
@@ -25,4 +27,4 @@ settings.register_profile(
     suppress_health_check=SLOW_MACHINES,
     print_blob=True,
 )
-settings.load_profile("quick")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))

@@ -7,6 +7,8 @@ and the pinned part a head of that: both are found by bisection. Reclaim takes l
 Blocks that a step in flight may touch are released *after* that step: until `complete` they keep their pins.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 import attrs
@@ -281,28 +283,28 @@ class BlockPool:
             (self._completed, self._reclaimed),
         )
 
-    def audit(self) -> None:
-        """Asserts the laws. O(blocks): for tests."""
+    def audit(self, tables: Iterable[Sequence[BlockId]]) -> None:
+        """Asserts the laws, given all block tables and reserved paths. O(blocks): for tests."""
+        pins = Counter(block for table in (*tables, *self._fenced.values()) for block in table)
+        children = Counter(self._parents[block] for block in self._index.values())
+        assert all(self._hashes[block] == digest for digest, block in self._index.items())
+        assert len(self._index) == self._tally[_PINNED] + self._tally[_CACHED]
+        assert sorted(self._free) == [block for block, state in enumerate(self._states) if state is _FREE]
+        assert not any(digest in self._removed for digest in self._added)
         for state in BlockState:
             assert self._tally[state] == self._states.count(state)
-        assert sorted(self._free) == [block for block, state in enumerate(self._states) if state is _FREE]
-        children = [0] * self.size
-        for digest, block in self._index.items():
-            assert self._hashes[block] == digest
-            parent = self._parents[block]
-            if parent is not None:
-                children[parent] += 1
-                assert self._states[parent] in (_PINNED, _CACHED)
-                assert self._pins[parent] or not self._pins[block]
-        assert children == self._children
         for number, state in enumerate(self._states):
             block = BlockId(number)
-            assert (self._hashes[block] is not None) == (state in (_PINNED, _CACHED))
-            assert (self._pins[block] > 0) == (state in (_PINNED, _WRITING))
-            assert self._pins[block] <= 1 or state is _PINNED
-            assert self._order.is_offered(block) == (state is _CACHED and not self._children[block])
-        assert len(self._index) == self._tally[_PINNED] + self._tally[_CACHED]
-        assert not any(digest in self._removed for digest in self._added)
+            is_resident = state is _PINNED or state is _CACHED
+            assert (self._hashes[block] is not None) == is_resident
+            assert self._pins[block] == pins[block]
+            assert (pins[block] > 0) == (state is _PINNED or state is _WRITING)
+            assert pins[block] <= 1 or state is _PINNED
+            assert self._children[block] == children[block]
+            assert self._order.is_offered(block) == (state is _CACHED and not children[block])
+            parent = self._parents[block]
+            assert parent is None or (self._pins[parent] or not pins[block])
+            assert parent is None or self._hashes[parent] is not None
 
     # Inside
 

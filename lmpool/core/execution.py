@@ -219,11 +219,10 @@ class Execution:
 
     def _lose_row(self, row: PlannedRow) -> None:
         sequence = row.sequence
-        if row.life != sequence.life or sequence.state is SequenceState.ENDED:
+        if row.life != sequence.life:
             return
         sequence.failures += 1
-        if sequence.failures == FAILURES_MAX:
-            row.request.has_failed = True
+        if sequence.failures == FAILURES_MAX or sequence.state is SequenceState.ENDED:
             self._fault(row, Finish.STEP_FAILED)
             return
         sequence.life += 1
@@ -239,9 +238,12 @@ class Execution:
     def _fault(self, row: PlannedRow, finish: Finish) -> None:
         """Ends the sequence with a row without token. What it wrote last, and what still runs of it, counts nothing."""
         sequence = row.sequence
-        if row.life != sequence.life or sequence.state is SequenceState.ENDED:
+        if row.life != sequence.life:
             return
         sequence.life += 1
+        if sequence.state is SequenceState.ENDED:
+            return
+        row.request.has_failed |= finish is Finish.STEP_FAILED
         self._outbox.put_token(row.request, sequence.id.choice, sequence.outputs, NOT_FINITE, None, finish)
         self.close(sequence)
 

@@ -116,7 +116,8 @@ class Schedule:
         self.dequeue(sequence)
         sequence.move(SequenceEvent.BEGUN)
         end = len(sequence.history)
-        depth = 0 if sequence.is_scoring else pool.resident_depth(sequence.chain)
+        resident = pool.resident_depth(sequence.chain)
+        depth = 0 if sequence.is_scoring else resident
         table = pool.pin(sequence.chain, depth)
         table += pool.allocate(-(-end // size) - depth)
         sequence.slot = self._slots.pop()
@@ -124,7 +125,7 @@ class Schedule:
         sequence.prefill_end = end
         sequence.planned = sequence.computed = min(depth * size, end - 1)
         sequence.published = depth
-        for position in range(depth, chain_length(sequence.chain)):
+        for position in range(resident, chain_length(sequence.chain)):
             self._writers.setdefault(hash_at(sequence.chain, position), sequence)
         insort(self._running, sequence, key=_place)
         return depth * size
@@ -258,3 +259,17 @@ class Schedule:
             [(digest, writer.id) for digest, writer in self._writers.items()],
             self._waiting_tokens,
         )
+
+    def audit(self) -> None:
+        """Asserts the laws of queue, slots and writers, and those of the pool. O(blocks): for tests."""
+        self._pool.audit([sequence.table for sequence in self._running])
+        assert self._queue == sorted(self._queue, key=_place)
+        assert self._running == sorted(self._running, key=_place)
+        assert all(sequence.is_running for sequence in self._running)
+        assert not any(sequence.is_running for sequence in self._queue)
+        assert self._waiting_tokens == sum(sequence.prefill_left for sequence in self._queue)
+        slots = [*self._slots, *(sequence.slot for sequence in self._running)]
+        assert len(slots) == len(dict.fromkeys(slots))
+        for digest, writer in self._writers.items():
+            assert writer.is_running or writer.in_flight
+            assert self._pool.find(digest) is None

@@ -203,6 +203,11 @@ class Worker:
         )
         return blake2b(repr(parts).encode(), digest_size=16).digest()
 
+    def audit(self) -> None:
+        """Asserts the laws of everything that the machine owns: for tests."""
+        self._execution.schedule.audit()
+        assert all(request.open_sequences for request in self._live.values())
+
     # Messages
 
     def _receive(self, now: Nanos, peer: Peer, message: Message) -> None:

@@ -106,6 +106,8 @@ class World:
         self.now = Nanos(0)
         self.submits: dict[RequestId, Submit] = {}
         self.outputs: dict[tuple[RequestId, int], list[int]] = {}
+        self.references: dict[tuple[RequestId, int], list[int]] = {}
+        """Outputs of each choice alone and without cache."""
         self.finishes: dict[tuple[RequestId, int], Finish] = {}
         self.accepted: dict[RequestId, Accepted] = {}
         self.refused: dict[RequestId, RefusalReason] = {}
@@ -134,6 +136,7 @@ class World:
                     heard.append(message)
                     self.hear(message)
         assert len(self.runner.launched) <= self.settings.steps_in_flight_max
+        self.worker.audit()
         return heard
 
     def hear(self, message: Message) -> None:
@@ -174,6 +177,7 @@ class World:
             assert message.output_indexes[row] == len(output)
             if token >= 0:
                 output.append(token)
+                assert token == self.references[request, choice][len(output) - 1]
             finish = message.finishes[row]
             if finish is not None:
                 self.finishes[request, choice] = finish
@@ -211,8 +215,10 @@ class World:
         if before is None or submit.attempt > before.attempt:
             self.submits[submit.request] = submit
             self.accepted.pop(submit.request, None)
+            self.refused.pop(submit.request, None)
             for choice, output in zip(submit.choices, submit.outputs, strict=True):
                 self.outputs[submit.request, choice] = list(unpack_tokens(output))
+                self.references[submit.request, choice] = expected(submit, choice)
         self.feed(Received(INGRESS, submit))
         return submit
 
