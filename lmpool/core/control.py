@@ -105,6 +105,7 @@ class ControlPlane:
     def handle(self, now: Nanos, event: ControlEvent) -> list[ControlEffect]:
         self._now = now
         effects: list[ControlEffect] = []
+        self._elapse(now, effects)
         match event:
             case Received(peer=peer, message=message):
                 self._receive(now, peer, message, effects)
@@ -116,10 +117,14 @@ class ControlPlane:
                 self._roster.table.sweep(self._settings.sweep_hashes)
             case _:
                 assert_never(event)
-        self._ledger.expire(now)
-        effects.extend(Send(peer, ReportWanted()) for peer in self._roster.tick(now))
+        self._elapse(now, effects)
         self._settle(now, effects)
         return effects
+
+    def _elapse(self, now: Nanos, effects: list[ControlEffect]) -> None:
+        """Deadlines that have passed: before an event, so that it meets no state that is over, and after it."""
+        self._ledger.expire(now)
+        effects.extend(Send(peer, ReportWanted()) for peer in self._roster.tick(now))
 
     def _join(self, peer: Peer) -> None:
         match peer.role:

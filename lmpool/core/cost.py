@@ -1,6 +1,6 @@
 """What prefill costs, how measurements are smoothed, and how much comes per second. Durations are nanoseconds."""
 
-from math import exp, expm1
+from math import exp
 
 import attrs
 
@@ -56,21 +56,15 @@ class Traffic:
     requests: float
     prefill_ns: float
     at_ns: Nanos
-    since_ns: Nanos
-    """When counting began."""
 
 
 def traffic_after(traffic: Traffic, now: Nanos, prefill: float) -> Traffic:
     """One more request, with so many nanoseconds of prefill."""
     kept = exp((traffic.at_ns - now) / DECAY_NS)
-    return Traffic(traffic.requests * kept + 1.0, traffic.prefill_ns * kept + prefill, now, traffic.since_ns)
+    return Traffic(traffic.requests * kept + 1.0, traffic.prefill_ns * kept + prefill, now)
 
 
 def traffic_rates(traffic: Traffic, now: Nanos) -> tuple[float, float]:
-    """Requests per nanosecond, and prefill time per time.
-
-    Young sums are divided by the time that they have seen, at least a second, not by `DECAY_NS`.
-    """
-    seen = max(now - traffic.since_ns, SECOND)
-    share = exp((traffic.at_ns - now) / DECAY_NS) / (-expm1(-seen / DECAY_NS) * DECAY_NS)
+    """Requests per nanosecond, and prefill time per time."""
+    share = exp((traffic.at_ns - now) / DECAY_NS) / DECAY_NS
     return traffic.requests * share, traffic.prefill_ns * share

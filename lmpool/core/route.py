@@ -74,7 +74,7 @@ class Router:
         self._log = DecisionLog(self._policy.name, self._policy.term_names, decisions_kept)
         self._number = 0
         self._cursor = 0
-        self._traffic = Traffic(0.0, 0.0, now, now)
+        self._traffic = Traffic(0.0, 0.0, now)
         self._output_mean = OUTPUT_TOKENS_PRIOR
 
     @property

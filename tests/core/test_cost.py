@@ -47,7 +47,7 @@ def test_mean_output_follows_what_ends() -> None:
 
 
 def test_traffic_is_what_was_routed_per_time() -> None:
-    traffic = Traffic(0.0, 0.0, Nanos(0), Nanos(0))
+    traffic = Traffic(0.0, 0.0, Nanos(0))
     for tenth in range(1, 1_801):
         traffic = traffic_after(traffic, Nanos(tenth * SECOND // 10), 0.05 * SECOND)
     arrivals, busy = traffic_rates(traffic, Nanos(180 * SECOND))
@@ -55,10 +55,3 @@ def test_traffic_is_what_was_routed_per_time() -> None:
     assert busy == pytest.approx(0.5, rel=0.01)
     later, _ = traffic_rates(traffic, Nanos(180 * SECOND + DECAY_NS))
     assert later == pytest.approx(arrivals / 2.718, rel=0.01)
-
-
-def test_young_traffic_is_not_underrated() -> None:
-    traffic = Traffic(0.0, 0.0, Nanos(0), Nanos(0))
-    for second in range(1, 4):
-        traffic = traffic_after(traffic, Nanos(second * SECOND), 0.0)
-    assert traffic_rates(traffic, Nanos(3 * SECOND))[0] * SECOND == pytest.approx(1.0, rel=0.05)
