@@ -93,7 +93,7 @@ class _Link(asyncio.Protocol):
         self._judge = judge
         self._dialled = dialled
         self._splitter = FrameSplitter(HELLO_BYTES_MAX)
-        self._transport: asyncio.Transport | None = None
+        self._stream: asyncio.Transport | None = None
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
         self._patience: asyncio.TimerHandle | None = None
@@ -103,11 +103,17 @@ class _Link(asyncio.Protocol):
         """Whether it has ever been."""
         self.lost = links.loop.create_future()
 
+    @property
+    def _transport(self) -> asyncio.Transport:
+        assert self._stream is not None
+        return self._stream
+
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        stream = cast(asyncio.Transport, transport)  # which uvloop's transports are in all but name
-        self._transport = stream
+        self._stream = cast(asyncio.Transport, transport)  # which uvloop's transports are in all but name
         self._links.open.append(self)
+        if self._links.is_closed:
+            self._links.loop.call_soon(self.cut)  # it was accepted just before the end
         self._patience = self._links.loop.call_later(self._links.bounds.handshake_s, self._lose_patience)
         if self._dialled:
             self._write(self._links.hello())
@@ -134,7 +140,6 @@ class _Link(asyncio.Protocol):
     def send(self, message: Message) -> None:
         """Goes out with everything else of this turn of the loop."""
         transport = self._transport
-        assert transport is not None
         if transport.is_closing():
             return
         frame = encode(message)
@@ -148,23 +153,19 @@ class _Link(asyncio.Protocol):
 
     def close(self) -> None:
         """After what has been sent is written."""
-        assert self._transport is not None
         self._flush()
         self._transport.close()
 
     def abort(self, cause: str) -> None:
-        assert self._transport is not None
         if not self._transport.is_closing():
             _log.warning("link ended", peer=self._peer_name(), cause=cause)
             self.cut()
 
     def cut(self) -> None:
         """Without writing anything more."""
-        assert self._transport is not None
         self._transport.abort()
 
     def _flush(self) -> None:
-        assert self._transport is not None
         if self._outbox and not self._transport.is_closing():
             self._transport.write(b"".join(self._outbox))
         self._outbox.clear()
@@ -184,7 +185,6 @@ class _Link(asyncio.Protocol):
     def _greeted(self, hello: Hello) -> None:
         if self.joined:
             raise WireError("a second Hello")
-        assert self._transport is not None
         refusal = self._links.refusal(hello, _peer_uid(self._transport)) or self._judge(hello)
         if refusal is not None:
             self._refuse(refusal)
@@ -199,13 +199,11 @@ class _Link(asyncio.Protocol):
         self._links.join(self.peer, self)
 
     def _refuse(self, reason: str) -> None:
-        assert self._transport is not None
         _log.warning("peer refused", reason=reason)
         self._write(HelloRefused(reason))
         self._transport.close()
 
     def _write(self, record: Framed) -> None:
-        assert self._transport is not None
         self._transport.write(encode(record))
 
     def _lose_patience(self) -> None:
@@ -225,6 +223,7 @@ class Links:
         self.loop = asyncio.get_running_loop()
         self.open: list[_Link] = []
         """Every stream, also those that have not joined."""
+        self.is_closed = False
         self._joined: dict[Peer, _Link] = {}
         self._dials: list[asyncio.Task[None]] = []
         self._servers: list[tuple[asyncio.Server, str, int]] = []
@@ -259,6 +258,7 @@ class Links:
 
     async def close(self) -> None:
         """Writes what was sent, ends every link (their `PeerLost` come) and every dial, removes the sockets."""
+        self.is_closed = True
         for server, path, inode in self._servers:
             server.close()
             with suppress(FileNotFoundError):
