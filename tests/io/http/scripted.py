@@ -43,8 +43,10 @@ class ScriptedService:
     tokens_max: int = 4096
     requests: list[GenerationRequest] = attrs.field(factory=list)
     running: int = 0
+    gate: asyncio.Event | None = None
+    """Every request waits for it, if there is one."""
     hanging: asyncio.Event = attrs.field(factory=asyncio.Event)
-    """Set when a request hangs."""
+    """Set when a request hangs or waits."""
     idle: asyncio.Event = attrs.field(factory=asyncio.Event)
     """Set when a request has ended and none runs."""
 
@@ -67,6 +69,9 @@ class ScriptedService:
         await asyncio.sleep(0)
         if self.error is not None and index == self.error_at:
             raise self.error
+        if self.gate is not None:
+            self.hanging.set()
+            await self.gate.wait()
         if index == self.hangs_at:
             self.hanging.set()
             await asyncio.Event().wait()
