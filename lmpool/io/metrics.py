@@ -11,6 +11,7 @@ from typing_extensions import override
 
 import lmpool
 from lmpool.core.ids import SECOND, Nanos
+from lmpool.core.ingress import IngressSnapshot
 from lmpool.core.messages.ingress_control import RankState, StateReported
 
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600)
@@ -33,6 +34,7 @@ class PoolView:
 
     is_ready: bool
     model: str
+    ingress: IngressSnapshot
     state: StateReported | None
 
 
@@ -147,6 +149,7 @@ class _PoolCollector(Collector):
         yield info
         yield GaugeMetricFamily("lmpool_ready", "1 if requests are taken.", value=int(view.is_ready))
         yield GaugeMetricFamily("lmpool_control_up", "1 if control answered this scrape.", value=int(state is not None))
+        yield from _ingress_families(view.ingress)
         if state is None:
             return
         yield GaugeMetricFamily("lmpool_page_table_hashes", "Hashes that control knows.", value=state.page_table_hashes)
@@ -154,6 +157,16 @@ class _PoolCollector(Collector):
         yield CounterMetricFamily("lmpool_stale_messages", "Dropped: old epoch or version.", value=state.stale_dropped)
         yield CounterMetricFamily("lmpool_resyncs", "Full reports asked for because of a gap.", value=state.resyncs)
         yield from _replica_families(state.ranks)
+
+
+def _ingress_families(ingress: IngressSnapshot) -> Iterator[Metric]:
+    phases = GaugeMetricFamily("lmpool_open_prompts", "Prompts at the ingress.", labels=["phase"])
+    for phase, number in ingress.phases:
+        phases.add_metric([phase], number)
+    yield phases
+    yield CounterMetricFamily("lmpool_degraded_routes", "Routed without control.", value=ingress.degraded)
+    yield CounterMetricFamily("lmpool_resumed_prompts", "Went on after the loss of a worker.", value=ingress.resumed)
+    yield CounterMetricFamily("lmpool_dropped_rows", "Token rows of older attempts.", value=ingress.dropped)
 
 
 GAUGES: tuple[tuple[str, str, Callable[[RankState], int]], ...] = (

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 
 from lmpool.core.events import RequestArrived
 from lmpool.core.ids import SECOND, BlockHash, Nanos, RequestId
+from lmpool.core.ingress import IngressSnapshot
 from lmpool.core.messages.ingress_control import Decision, StateReported
 from lmpool.core.prefix import (
     HASH_BYTES,
@@ -48,6 +49,11 @@ class Pool:
         return self._ingress.is_ready
 
     @property
+    def has_joined(self) -> bool:
+        """Whether a replica has joined in this life; then a request waits for one to come back."""
+        return self._ingress.namespace_base is not None
+
+    @property
     def tokens_max(self) -> int:
         """Longest context in force, prompt and output; the model's own before a replica has joined."""
         tokens_max = self._ingress.tokens_max
@@ -83,6 +89,9 @@ class Pool:
                     yield chunk
         finally:
             ingress.cancel(request_id)
+
+    def snapshot(self) -> IngressSnapshot:
+        return self._ingress.snapshot()
 
     async def pool_state(self) -> StateReported:
         """Raises NoReplica while control does not answer."""

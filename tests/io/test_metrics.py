@@ -5,6 +5,7 @@ from itertools import count
 from prometheus_client.parser import text_string_to_metric_families
 
 from lmpool.core.ids import SECOND, Epoch, Nanos, Rank
+from lmpool.core.ingress import IngressSnapshot
 from lmpool.core.messages.ingress_control import RankState, StateReported
 from lmpool.io.metrics import Meter, Metrics, PoolView, RequestOutcome
 from tests.specs.tables import read_rows
@@ -43,9 +44,21 @@ STATE = StateReported(
     resyncs=0,
 )
 
+INGRESS = IngressSnapshot(
+    phases=(("routing", 1), ("streaming", 2)),
+    choices=3,
+    outcomes=(),
+    degraded=4,
+    resumed=5,
+    dropped=6,
+    is_control_heard=True,
+    linked=(Rank(0),),
+    homes=0,
+)
+
 
 def samples(metrics: Metrics, state: StateReported | None) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    text = metrics.render(PoolView(is_ready=True, model="tiny", state=state)).decode()
+    text = metrics.render(PoolView(is_ready=True, model="tiny", ingress=INGRESS, state=state)).decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -69,7 +82,7 @@ def lived(metrics: Metrics, outcome: RequestOutcome) -> None:
 def test_b69_names_types_and_labels_are_those_of_the_specification() -> None:
     metrics = ticking()
     lived(metrics, RequestOutcome.STOP)
-    text = metrics.render(PoolView(is_ready=True, model="tiny", state=STATE)).decode()
+    text = metrics.render(PoolView(is_ready=True, model="tiny", ingress=INGRESS, state=STATE)).decode()
     found = {}
     for family in text_string_to_metric_families(text):
         if family.name.endswith("_created"):

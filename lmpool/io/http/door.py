@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from lmpool.core.ids import SECOND
 from lmpool.io.http.errors import ApiError, Code
 
 BUSY_RETRY_S = 1.0
@@ -14,6 +15,9 @@ DRAINING_RETRY_S = 5.0
 
 LOADING_RETRY_S = 2.0
 """Weights load in seconds to minutes; asking again costs little."""
+
+LINKING_NS = SECOND
+"""An ingress that was started again finds its replicas within half a second; until then requests wait."""
 
 
 class Door:

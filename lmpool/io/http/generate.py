@@ -14,7 +14,7 @@ from lmpool.io.generation import Chunk
 from lmpool.io.http.answers import Events, Head, whole_document
 from lmpool.io.http.asked import Asked, Envelope
 from lmpool.io.http.connection import Attendance, ClientLeftError, attend, read_object
-from lmpool.io.http.door import DRAINING_RETRY_S, LOADING_RETRY_S, Door
+from lmpool.io.http.door import DRAINING_RETRY_S, LINKING_NS, LOADING_RETRY_S, Door
 from lmpool.io.http.errors import ApiError, Code
 from lmpool.io.http.faults import api_error_of
 from lmpool.io.http.gate import caller_of
@@ -37,6 +37,7 @@ class GenerationEndpoint:
         self._metrics = metrics
         self._path = path
         self._read = read
+        self._opened_ns = context.now()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         meter = Meter(self._metrics, self._path)
@@ -60,7 +61,7 @@ class GenerationEndpoint:
         content = await read_object(headers, receive, context.body_bytes_max)
         asked = self._read(content, envelope, context)
         self._metrics.ignored_fields.inc(asked.ignored)
-        if not context.service.is_ready:
+        if not context.service.has_joined and context.now() - self._opened_ns > LINKING_NS:
             raise ApiError(Code.NOT_READY, "No replica is ready yet.", retry_after_s=LOADING_RETRY_S)
         answering = Answering(context, asked, reply, meter)
         attendance = await attend(receive, self._door.closing, answering.run())

@@ -53,7 +53,7 @@ class Inspection:
         except (LMPoolError, TimeoutError):
             state = None
         is_ready = self._context.service.is_ready and not self._door.is_draining
-        body = self._metrics.render(PoolView(is_ready, self._context.names[0], state))
+        body = self._metrics.render(PoolView(is_ready, self._context.names[0], self._context.service.snapshot(), state))
         return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def openapi(self, _: Request) -> Response:

@@ -6,6 +6,7 @@ from typing import Protocol
 import attrs
 
 from lmpool.core.ids import Nanos, RequestId
+from lmpool.core.ingress import IngressSnapshot
 from lmpool.core.messages.ingress_control import Decision, StateReported
 from lmpool.io.generation import Chunk, GenerationRequest
 from lmpool.io.http.errors import ApiError, Code
@@ -22,12 +23,21 @@ class Service(Protocol):
         ...
 
     @property
+    def has_joined(self) -> bool:
+        """Whether a replica has joined in this life; then a request waits for one to come back."""
+        ...
+
+    @property
     def tokens_max(self) -> int:
         """Longest context in force, prompt and output."""
         ...
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
         """Raises LMPoolError. Closing it early cancels the request."""
+        ...
+
+    def snapshot(self) -> IngressSnapshot:
+        """Of the ingress itself."""
         ...
 
     async def pool_state(self) -> StateReported:

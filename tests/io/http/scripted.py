@@ -10,6 +10,7 @@ import httpx
 import orjson
 
 from lmpool.core.ids import MILLISECOND, Epoch, Nanos, Rank, RequestId
+from lmpool.core.ingress import IngressSnapshot
 from lmpool.core.messages.ingress_control import Candidate, Decision, RankState, StateReported
 from lmpool.io.errors import LMPoolError
 from lmpool.io.generation import Chunk, GenerationRequest, NamedLogprob, ScoredToken
@@ -40,6 +41,7 @@ class ScriptedService:
     hangs_at: int | None = None
     """Before this word nothing more comes."""
     is_ready: bool = True
+    has_joined: bool = True
     tokens_max: int = 4096
     requests: list[GenerationRequest] = attrs.field(factory=list)
     running: int = 0
@@ -93,6 +95,9 @@ class ScriptedService:
             queued_ns=Nanos(STEP_NS),
         )
 
+    def snapshot(self) -> IngressSnapshot:
+        return IngressSnapshot((("routing", self.running),), self.running, (), 0, 0, 0, True, (Rank(0),), 0)
+
     async def pool_state(self) -> StateReported:
         return StateReported(1, "marginal-time", (RANK_STATE,), 9, 1, 2, 0, 0)
 
@@ -133,6 +138,7 @@ def application(
     template: str | None = CHATML,
     requests_max: int = 100,
     body_bytes_max: int = 1 << 20,
+    now: Callable[[], Nanos] | None = None,
 ) -> Application:
     context = Context(
         service=service,
@@ -141,7 +147,7 @@ def application(
         keys=keys,
         body_bytes_max=body_bytes_max,
         requests_max=requests_max,
-        now=ticking(),
+        now=now or ticking(),
         created=1_700_000_000,
     )
     return create_app(context)

@@ -1,5 +1,6 @@
 """Completions and chat over a scripted pool: whole answers, streams, and what the pool is asked for."""
 
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from lmpool.core.ids import SECOND, Nanos
 from lmpool.io.errors import BadRequest, Busy, DeadlinePassed, Draining, GenerationFailed, LMPoolError, NoReplica
 from lmpool.io.generation import Chat
 from lmpool.io.http.app import Application
@@ -374,12 +376,22 @@ async def test_b80_a_model_without_a_template_says_what_is_missing(tmp_path: Pat
         assert (await post(client, COMPLETIONS)).status_code == 200
 
 
-async def test_b64_nothing_is_generated_while_loading(client: httpx.AsyncClient, service: ScriptedService) -> None:
-    service.is_ready = False
-    response = await post(client, COMPLETIONS)
+async def test_b64_nothing_is_generated_while_loading(tmp_path: Path) -> None:
+    service = ScriptedService(has_joined=False)
+    moments = itertools.count(0, 10 * SECOND)
+    async with client_of(application(tmp_path, service, now=lambda: Nanos(next(moments)))) as client:
+        response = await post(client, COMPLETIONS)
     assert response.status_code == 503
     assert response.json()["error"]["code"] == "not_ready"
     assert int(response.headers["retry-after"]) >= 1
+    assert service.requests == []
+
+
+async def test_b64_a_server_started_again_lets_requests_wait_for_its_links(
+    client: httpx.AsyncClient, service: ScriptedService
+) -> None:
+    service.has_joined = False
+    assert (await post(client, COMPLETIONS)).status_code == 200
 
 
 async def test_b67_b70_metrics_close(client: httpx.AsyncClient, service: ScriptedService) -> None:
