@@ -29,7 +29,11 @@ SECTIONS = {
     "log": "log",
 }
 
-BENCHES = {"engine": "lmpool.bench.engine", "decision": "lmpool.bench.decision_table"}
+BENCHES = {
+    "decision": "lmpool.bench.decision_table",
+    "engine": "lmpool.bench.engine",
+    "locality": "lmpool.bench.locality",
+}
 
 SERVE_ABOUT = """\
 Serve MODEL from several replicas as one OpenAI-compatible endpoint.

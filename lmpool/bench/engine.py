@@ -1,0 +1,147 @@
+"""`lmpool bench engine`: output tokens per second of one replica, beside transformers' own ways to batch.
+
+All arms run the same random prompts, greedily and to a fixed length, alternating in one run; each starts without
+cached prefixes. `lmpool` is the embedded engine, `lmpool http` streams from a server of its own, `continuous` is
+transformers' generate_batch and `static` its generate on one padded batch.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from statistics import median
+from typing import TypeAlias
+
+import attrs
+
+from lmpool.bench.floor import Floor, measure_floor
+from lmpool.bench.peer import Peer
+from lmpool.bench.server import BenchServer
+from lmpool.bench.table import table_lines
+from lmpool.bench.workloads import Batch, shared_batch
+from lmpool.io.clock import monotonic_now
+from lmpool.io.engine import AsyncEngine
+from lmpool.io.generation import SamplingParams
+
+Arm: TypeAlias = Callable[[Batch, str], Awaitable[int]]
+"""Runs a batch under a cache salt of its own; returns output tokens."""
+
+VOCABULARY = 32_000
+COLUMNS = ("workload", "arm", "tokens/s", "least", "most", "seconds", "of continuous", "of floor")
+
+
+@attrs.frozen
+class Figures:
+    workload: str
+    arm: str
+    output_tokens: int
+    seconds: tuple[float, ...]
+    """One a round."""
+    floor_s: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.output_tokens / median(self.seconds)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser("lmpool bench engine", description=__doc__, allow_abbrev=False)
+    parser.add_argument("folder", help="model folder with safetensors; the server prints the bundled one's at start")
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
+    parser.add_argument("--threads", type=int, default=2, metavar="N")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N")
+    parser.add_argument("--requests", type=int, default=16, metavar="N")
+    parser.add_argument("--output-tokens", type=int, default=32, metavar="N")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    given = parser.parse_args(arguments)
+    figures = asyncio.run(_measure(given))
+    if given.json:
+        given.json.write_text(json.dumps([attrs.asdict(row) for row in figures], indent=1))
+    print("\n".join(table_lines(COLUMNS, [_row(row, figures) for row in figures])))
+    return 0
+
+
+async def _measure(given: argparse.Namespace) -> list[Figures]:
+    def batch(shared: int, own: int, seed: int) -> Batch:
+        return shared_batch(given.requests, shared, own, given.output_tokens, VOCABULARY, seed)
+
+    workloads = {"shared 512 + 32": (512, 32), "own 544": (0, 544)}
+    floor = await asyncio.to_thread(measure_floor, given.folder, given.dtype, given.threads)
+    async with AsyncExitStack() as stack:
+        arms = await _arms(given, stack)
+        seconds: dict[tuple[str, str], list[float]] = {(load, arm): [] for load in workloads for arm in arms}
+        for round_number in range(given.rounds + 1):  # the first warms up and is not counted
+            for load, (shared, own) in workloads.items():
+                prompts = batch(shared, own, round_number)
+                for name, arm in arms.items():
+                    took = await _timed(arm, prompts, f"{load} {round_number}")
+                    print(f"round {round_number}: {load}, {name}: {took:.2f} s", file=sys.stderr, flush=True)
+                    if round_number:
+                        seconds[load, name].append(took)
+    tokens = given.requests * given.output_tokens
+    return [
+        Figures(load, arm, tokens, tuple(took), _floor_s(floor, batch(*workloads[load], 0), workloads[load][0]))
+        for (load, arm), took in seconds.items()
+    ]
+
+
+async def _timed(arm: Arm, batch: Batch, salt: str) -> float:
+    began = monotonic_now()
+    tokens = await arm(batch, salt)
+    took = (monotonic_now() - began) / 1e9
+    if tokens != len(batch.prompts) * batch.output_tokens:
+        raise RuntimeError(f"{tokens} output tokens instead of {len(batch.prompts) * batch.output_tokens}")
+    return took
+
+
+async def _arms(given: argparse.Namespace, stack: AsyncExitStack) -> dict[str, Arm]:
+    flags = [given.folder, "--dtype", given.dtype, "--replicas", "1", "--threads", str(given.threads)]
+    engine = await stack.enter_async_context(AsyncEngine(given.folder, 1, dtype=given.dtype, threads=given.threads))
+    server = await stack.enter_async_context(BenchServer(flags))
+    peer = await Peer.start(given.folder, given.dtype, given.threads)
+    stack.push_async_callback(peer.close)
+
+    async def embedded(batch: Batch, salt: str) -> int:
+        return sum(await asyncio.gather(*(_generate(engine, prompt, batch, salt) for prompt in batch.prompts)))
+
+    async def continuous(batch: Batch, salt: str) -> int:
+        return int((await peer.run("continuous", batch))["output_tokens"])
+
+    async def static(batch: Batch, salt: str) -> int:
+        return int((await peer.run("static", batch))["output_tokens"])
+
+    return {"lmpool": embedded, "lmpool http": server.run, "continuous": continuous, "static": static}
+
+
+async def _generate(engine: AsyncEngine, prompt: tuple[int, ...], batch: Batch, salt: str) -> int:
+    sampling = SamplingParams(temperature=0.0, max_tokens=batch.output_tokens, ignores_eos=True)
+    tokens = 0
+    async for chunk in engine.generate(prompt, sampling, cache_salt=salt):
+        tokens += len(chunk.tokens)
+    return tokens
+
+
+def _floor_s(floor: Floor, batch: Batch, shared: int) -> float:
+    """Prefill of what must be computed once at the matrix rate, then decode steps at the memory bandwidth."""
+    own = sum(len(prompt) - shared for prompt in batch.prompts)
+    context = sum(len(prompt) for prompt in batch.prompts) + len(batch.prompts) * batch.output_tokens / 2
+    prefill = (shared + own) * floor.flops_per_token / floor.flops_per_s
+    step = (floor.weight_bytes + context * floor.kv_bytes_per_token) / floor.bytes_per_s
+    return prefill + (batch.output_tokens - 1) * step
+
+
+def _row(row: Figures, rows: Sequence[Figures]) -> list[str]:
+    peer = next(other for other in rows if (other.workload, other.arm) == (row.workload, "continuous"))
+    return [
+        row.workload,
+        row.arm,
+        f"{row.tokens_per_s:.1f}",
+        f"{row.output_tokens / max(row.seconds):.1f}",
+        f"{row.output_tokens / min(row.seconds):.1f}",
+        f"{median(row.seconds):.2f}",
+        f"{row.tokens_per_s / peer.tokens_per_s:.2f}",
+        f"{row.floor_s / median(row.seconds):.0%}",
+    ]
