@@ -17,7 +17,7 @@ from lmpool.io.http.keys import KeyFileError, Keys, read_keys
 from lmpool.io.http.server import serve
 from lmpool.io.http.service import Context
 from lmpool.io.ingress import IngressAdapter, IngressPlace
-from lmpool.io.orders import Beat, Drain, IngressOrder, Ready
+from lmpool.io.orders import Beat, Drain, IngressOrder, Progress, Ready
 from lmpool.io.pool import Pool
 from lmpool.io.text import FolderError, ModelText
 from lmpool.io.token_bytes import DecoderError
@@ -82,6 +82,7 @@ async def _serve(
         loop.call_later(drain.result().seconds, app.door.closing.set)
 
     async def tell_ready() -> None:
+        channel.note(Progress("serving probes, waiting for control and replicas"))
         await ingress.all_linked()
         channel.note(Ready(_facts(order, ingress, text)))
 
@@ -128,6 +129,8 @@ def _text(folder: Path) -> ModelText:
         raise ReplicaError(
             f"the chat template of {folder}, line {error.lineno}: {error.message}", FOLDER_HINT
         ) from error
+    except Exception as error:  # of tokenizers, which has no narrower one for a damaged file
+        raise ReplicaError(f"cannot read tokenizer.json in {folder}: {error}", FOLDER_HINT) from error
 
 
 def _facts(order: IngressOrder, ingress: IngressAdapter, text: ModelText) -> tuple[str, ...]:

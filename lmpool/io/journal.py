@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import attrs
+
 from lmpool.io.fault import Fault
 
 PROGRESS_PAUSE_S = 1.0
@@ -9,6 +11,12 @@ PROGRESS_PAUSE_S = 1.0
 
 WAITING_PAUSE_S = 2.0
 """Before a line that says what is waited for."""
+
+
+@attrs.frozen
+class _Doing:
+    text: str
+    since_s: float
 
 
 class Journal:
@@ -19,8 +27,8 @@ class Journal:
         self._clock_s = clock_s
         self._last_said_s = float("-inf")
         self.first_fault: Fault | None = None
-        self.doings: dict[str, str] = {}
-        """What each process that is not ready was last doing."""
+        self._doings: dict[str, _Doing] = {}
+        """Of each process that is not ready."""
         self._said_s: dict[str, float] = {}
         self._facts: dict[str, tuple[str, ...]] = {}
 
@@ -33,18 +41,24 @@ class Journal:
         self.say(f"{name} | {line}")
 
     def progress(self, name: str, text: str) -> None:
-        changed = self.doings.get(name) != text
-        self.doings[name] = text
-        if changed and self._clock_s() - self._said_s.get(name, float("-inf")) >= PROGRESS_PAUSE_S:
+        last = self._doings.get(name)
+        if last is not None and last.text == text:
+            return
+        self._doings[name] = _Doing(text, self._clock_s())
+        if self._clock_s() - self._said_s.get(name, float("-inf")) >= PROGRESS_PAUSE_S:
             self._said_s[name] = self._clock_s()
             self.say(f"{name}: {text}")
 
     def started(self, name: str) -> None:
-        self.doings[name] = "starting"
+        self._doings[name] = _Doing("starting", self._clock_s())
+
+    def ended(self, name: str) -> None:
+        """It is not waited for any more."""
+        self._doings.pop(name, None)
 
     def ready(self, name: str, facts: tuple[str, ...]) -> None:
         """Facts that another process of the same kind has told are not told again."""
-        self.doings.pop(name, None)
+        self.ended(name)
         kind = name.partition(" ")[0]
         self.say(f"{name}: ready")
         if self._facts.get(kind) != facts:
@@ -53,7 +67,7 @@ class Journal:
                 self.say(f"  {fact}")
 
     def fault(self, fault: Fault) -> None:
-        self.doings.pop(fault.process, None)
+        self.ended(fault.process)
         self.first_fault = self.first_fault or fault
 
     def all_well(self) -> None:
@@ -61,8 +75,10 @@ class Journal:
 
     def say_waiting(self) -> None:
         """For those who wonder whether anything moves, when nothing else has told them for a while."""
-        if self.doings and self._clock_s() - self._last_said_s >= WAITING_PAUSE_S:
-            self.say("waiting for " + ", ".join(f"{name} ({doing})" for name, doing in self.doings.items()))
+        now_s = self._clock_s()
+        if self._doings and now_s - self._last_said_s >= WAITING_PAUSE_S:
+            told = [f"{name} ({doing.text}, {now_s - doing.since_s:.0f} s)" for name, doing in self._doings.items()]
+            self.say("waiting for " + ", ".join(told))
 
     def end(self, last: Fault, verdict: str) -> list[str]:
         """The last lines of a server that failed: the first cause, and where it differs, also the last."""

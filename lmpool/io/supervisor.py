@@ -147,7 +147,7 @@ class Supervisor:
         self._preparing = child
         await asyncio.wait((child.ended,))
         self._preparing = None
-        self._journal.doings.pop("prepare", None)
+        self._journal.ended("prepare")
         if not found:
             raise self._start_failed(Fault("prepare", child.ended.result(), tuple(child.lines)))
         return Path(found[0])

@@ -141,7 +141,7 @@ def test_what_is_awaited_is_told_when_nothing_else_was_for_two_seconds() -> None
     now[0] = 2.0
     journal.say_waiting()
     journal.say_waiting()
-    assert said == ["worker 0: loading weights", "control: ready", "waiting for worker 0 (loading weights)"]
+    assert said == ["worker 0: loading weights", "control: ready", "waiting for worker 0 (loading weights, 2 s)"]
 
 
 def test_progress_is_told_once_a_second_for_each_process_and_never_twice() -> None:
