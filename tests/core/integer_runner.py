@@ -38,7 +38,7 @@ def reference(prompt: list[int], count: int, ends: tuple[int, ...], minimum: int
     while len(output) < count:
         token = sample(values, chances[len(output)], ends if len(output) < minimum else ())
         output.append(token)
-        values.append(value_after(values[-1], token))
+        values.append(value_after(values[-1] if values else 0, token))
         if token in ends and len(output) > minimum:
             break
     return output

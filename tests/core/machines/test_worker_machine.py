@@ -5,6 +5,7 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from typing_extensions import override
 
 from lmpool.core.events import DrainOrdered, PeerJoined, PeerLost, Received
 from lmpool.core.ids import MILLISECOND, SECOND, Nanos, RequestId
@@ -146,6 +147,7 @@ class WorkerMachine(RuleBasedStateMachine):
     def want_report(self) -> None:
         self.world.feed(Received(CONTROL, ReportWanted()))
 
+    @override
     def teardown(self) -> None:
         if not hasattr(self, "world"):
             return
