@@ -89,7 +89,7 @@ class Metrics:
 class Meter:
     """One request, from the moment its HTTP head arrived. `end` is called exactly once."""
 
-    __slots__ = ("_arrived", "_endpoint", "_last", "_metrics", "_queued", "is_ended")
+    __slots__ = ("_arrived", "_endpoint", "_gap", "_last", "_metrics", "_output_tokens", "_queued", "is_ended")
 
     def __init__(self, metrics: Metrics, endpoint: str) -> None:
         self._metrics = metrics
@@ -97,6 +97,8 @@ class Meter:
         self._arrived = metrics.now()
         self._queued: float | None = None
         self._last: dict[tuple[int, int], Nanos] = {}
+        self._gap = metrics.gap.labels(endpoint)
+        self._output_tokens = metrics.output_tokens.labels(endpoint)
         self.is_ended = False
         metrics.started.labels(endpoint).inc()
         metrics.running.labels(endpoint).inc()
@@ -117,10 +119,10 @@ class Meter:
     def produced(self, prompt: int, choice: int, tokens: int) -> None:
         """So many tokens of a choice of a prompt have come."""
         metrics, endpoint, now = self._metrics, self._endpoint, self._metrics.now()
-        metrics.output_tokens.labels(endpoint).inc(tokens)
+        self._output_tokens.inc(tokens)
         last = self._last.get((prompt, choice))
         if last is not None:
-            metrics.gap.labels(endpoint).observe((now - last) / SECOND)
+            self._gap.observe((now - last) / SECOND)
         elif not self._last:
             seconds = (now - self._arrived) / SECOND
             metrics.first_token.labels(endpoint).observe(seconds)

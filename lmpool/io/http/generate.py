@@ -23,7 +23,10 @@ from lmpool.io.http.interleave import interleave
 from lmpool.io.http.reply import Reply
 from lmpool.io.http.service import Context
 from lmpool.io.http.tally import Tally
+from lmpool.io.log import get_log
 from lmpool.io.metrics import Meter, Metrics, RequestOutcome
+
+log = get_log("http")
 
 Reader = Callable[[Mapping[str, Any], Envelope, Context], Asked]
 
@@ -51,9 +54,11 @@ class GenerationEndpoint:
         except (ApiError, LMPoolError) as error:
             shown = error if isinstance(error, ApiError) else api_error_of(error)
             outcome = _outcome_of(shown, reply)
+            _tell(shown, scope, self._path)
             await reply.fail(shown)
         finally:
             meter.end(outcome)
+            log.debug("request ended", path=self._path, label=caller_of(scope).label, outcome=outcome.value)
 
     async def _serve(self, scope: Scope, receive: Receive, reply: Reply, meter: Meter) -> RequestOutcome:
         context, headers = self._context, Headers(scope=scope)
@@ -70,6 +75,13 @@ class GenerationEndpoint:
         if attendance is Attendance.CLIENT_LEFT:
             return RequestOutcome.CANCELLED
         raise ApiError(Code.DRAINING, "The server is ending.", retry_after_s=DRAINING_RETRY_S)
+
+
+def _tell(error: ApiError, scope: Scope, path: str) -> None:
+    """What went wrong on this side is for the operator; what a client did wrong is not."""
+    if error.code.status >= Code.INTERNAL_ERROR.status:
+        label = caller_of(scope).label
+        log.warning("request failed", path=path, label=label, code=error.code.word, cause=error.message)
 
 
 def _outcome_of(error: ApiError, reply: Reply) -> RequestOutcome:

@@ -394,6 +394,19 @@ async def test_b64_a_server_started_again_lets_requests_wait_for_its_links(
     assert (await post(client, COMPLETIONS)).status_code == 200
 
 
+async def test_the_log_names_requests_by_their_label_and_tells_nothing_of_them(
+    client: httpx.AsyncClient, service: ScriptedService, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="lmpool")
+    service.error = GenerationFailed("not finite")
+    headers = {"x-request-id": "r-1", "authorization": "Bearer sk-secret"}
+    await client.post(COMPLETIONS, json={"prompt": "private words"}, headers=headers)
+    records = [record for record in caplog.records if record.name == "lmpool.http"]
+    assert [record.getMessage() for record in records] == ["request failed", "request ended"]
+    assert all(record.__dict__["label"] == "r-1" for record in records)
+    assert not any(word in str(record.__dict__) for record in records for word in ("secret", "private"))
+
+
 async def test_b67_b70_metrics_close(client: httpx.AsyncClient, service: ScriptedService) -> None:
     for _ in range(3):
         await post(client, CHAT)
