@@ -219,8 +219,8 @@ class ControlPlane:
         match ruling.answer:
             case RouteDecided(rank=rank):
                 assert ruling.placement is not None
-                self._ledger.book(ruling.placement, Nanos(now + self._settings.booking_ns))
                 self._roster.count_routed(rank, ruling.uncached)
+                self._ledger.book(ruling.placement, Nanos(now + self._settings.booking_ns))
                 self._routed += 1
             case Busy():
                 self._busy += 1

@@ -149,6 +149,11 @@ def line_up(eligible: tuple[RankView, ...], absent: tuple[tuple[Rank, str], ...]
     )
 
 
+def with_views(lineup: Lineup, eligible: tuple[RankView, ...]) -> Lineup:
+    """The same ranks under another load."""
+    return Lineup(eligible, lineup.numbers, lineup.absent, lineup.holders, lineup.tokens_least, lineup.tokens_most)
+
+
 @attrs.frozen
 class RouteView:
     """A question and everything that an answer may depend on. The columns are parallel to `ranks`, never empty."""

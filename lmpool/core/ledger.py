@@ -307,6 +307,9 @@ class Ledger:
                 self._apply(booking, BookingEvent.RANK_LOST)
 
     def expire(self, now: Nanos) -> None:
+        deadline_next = self.next_deadline()
+        if deadline_next is None or now < deadline_next:
+            return
         late: list[Booking] = []
         for request, deadline in self._unseen.items():
             if deadline > now:

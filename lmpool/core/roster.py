@@ -3,7 +3,7 @@
 import attrs
 
 from lmpool.core.cost import smooth_rates
-from lmpool.core.fleet import Lineup, RankView, line_up, view_rank
+from lmpool.core.fleet import Lineup, RankView, line_up, view_rank, with_views
 from lmpool.core.ids import Epoch, Nanos, Peer, Rank, RequestId, Version
 from lmpool.core.ledger import Ledger, Placement
 from lmpool.core.membership import (
@@ -74,9 +74,9 @@ class Member:
     feed: Feed | None
     routed: int
     routed_tokens: int
-    view: RankView | None
-    """If it is eligible: kept until something that it is made of changes."""
-    revision: int
+    view: RankView | None = attrs.field(repr=False)
+    """If it is eligible: kept until something that it is made of changes. No part of the state."""
+    revision: int = attrs.field(repr=False)
     """Of the ledger's account, when `view` was made."""
 
 
@@ -278,9 +278,12 @@ class Roster:
         self._deadline = min(deadlines, default=None)
 
     def lineup(self) -> Lineup:
-        if self._lineup is None or self._lineup_revision != self._ledger.revision:
-            self._lineup_revision = self._ledger.revision
+        if self._lineup is None:
             self._lineup = self._line_up()
+        elif self._lineup_revision != self._ledger.revision:
+            views = tuple([self._view(self._members[rank]) for rank in self._lineup.numbers])
+            self._lineup = with_views(self._lineup, views)
+        self._lineup_revision = self._ledger.revision
         return self._lineup
 
     def _line_up(self) -> Lineup:
@@ -291,10 +294,10 @@ class Roster:
         return line_up(tuple(eligible), tuple(absent))
 
     def count_routed(self, rank: Rank, uncached: int) -> None:
+        """To be called with every booking, whose new revision renews the view."""
         member = self._members[rank]
         member.routed += 1
         member.routed_tokens += uncached
-        member.view, self._lineup = None, None
 
     def epoch(self, rank: Rank) -> Epoch | None:
         """The linked life of a rank."""
