@@ -391,3 +391,14 @@ def test_a_booking_that_was_refused_frees_its_share() -> None:
     plane.feed(Received(INGRESS, BookingEnded(request(1), 0)))
     state = plane.state()
     assert (state.bookings, state.ranks[0].prefill_tokens, state.ranks[0].routed) == (0, 0, 1)
+
+
+def test_a_full_pool_that_exchanges_its_blocks_needs_no_resync() -> None:
+    plane = Plane(attrs.evolve(SETTINGS, replicas=1))
+    plane.connect()
+    plane.join(0, 1, attrs.evolve(FACTS, blocks=40))
+    plane.report_fully(0, 1, DOCUMENT, {})
+    assert plane.report(0, added=chain(("other", 40)), removed=DOCUMENT) == []
+    (wanted,) = plane.report(0, added=DOCUMENT[:16])  # more hashes than blocks: something was lost
+    assert isinstance(wanted, ReportWanted)
+    assert plane.state().ranks[0].resident_hashes == 40
