@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+REPORT = "report.xml"
+
 NO_TESTS = 5
 """pytest's exit code when nothing was selected."""
 
@@ -75,8 +77,8 @@ def closing_line(outcomes: Sequence[Outcome]) -> str:
     return f" {told} in {sum(outcome.seconds for outcome in outcomes):.2f}s ".center(80, "=")
 
 
-def pytest_command(python: Path, stage: Stage, report: Path, arguments: Sequence[str]) -> list[str]:
-    """A `-m` among the arguments narrows the stage's own marks."""
+def pytest_command(python: Path, stage: Stage, folder: Path, arguments: Sequence[str]) -> list[str]:
+    """A `-m` among the arguments narrows the stage's own marks. Tests get short paths in `folder`, as sockets need."""
     marks, rest, words = stage.marks, [], iter(arguments)
     for word in words:
         if word == "-m":
@@ -88,17 +90,17 @@ def pytest_command(python: Path, stage: Stage, report: Path, arguments: Sequence
         command += ["-m", marks]
     if stage.processes > 1:
         command += ["-n", str(stage.processes)]
-    return [*command, f"--junitxml={report}", *rest]
+    return [*command, f"--junitxml={folder / REPORT}", f"--basetemp={folder / 't'}", *rest]
 
 
 def run_stage(python: Path, root: Path, stage: Stage, arguments: Sequence[str]) -> Outcome:
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        command = pytest_command(python, stage, report, arguments)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command = pytest_command(python, stage, folder, arguments)
         surroundings = os.environ | {"PYTHONHASHSEED": stage.hash_seed}
         code = subprocess.run(command, cwd=root, env=surroundings, check=False).returncode
-        return read_report(report, code, time.monotonic() - began)
+        return read_report(folder / REPORT, code, time.monotonic() - began)
 
 
 def chosen_stages(root: Path, arguments: Sequence[str]) -> tuple[Stage, ...]:

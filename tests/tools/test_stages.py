@@ -18,15 +18,15 @@ STAGE = Stage("fast", ("tests", "--ignore=tests/e2e"), "not model", 2, "1", "ci"
 
 
 def test_a_stage_is_one_call_of_pytest() -> None:
-    command = pytest_command(Path("python"), STAGE, Path("report.xml"), ["-k", "name", "-x"])
+    command = pytest_command(Path("python"), STAGE, Path("/tmp/x"), ["-k", "name", "-x"])
     assert command == [
         *("python", "-m", "pytest", "tests", "--ignore=tests/e2e", "--hypothesis-profile=ci", "-m", "not model"),
-        *("-n", "2", "--junitxml=report.xml", "-k", "name", "-x"),
+        *("-n", "2", "--junitxml=/tmp/x/report.xml", "--basetemp=/tmp/x/t", "-k", "name", "-x"),
     ]
 
 
 def test_marks_of_the_user_narrow_those_of_the_stage() -> None:
-    command = pytest_command(Path("python"), STAGE, Path("report.xml"), ["-m", "slow"])
+    command = pytest_command(Path("python"), STAGE, Path("/tmp/x"), ["-m", "slow"])
     assert command[command.index("pytest") + 1 :].count("-m") == 1
     assert "(not model) and (slow)" in command
 
