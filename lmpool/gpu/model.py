@@ -20,8 +20,12 @@ from lmpool.gpu.layout import StepLayout, Workspace
 from lmpool.gpu.packed_linear import pack_linears
 from lmpool.gpu.probe import PROBE_TOKENS, eager_logits, objection, probe_tokens, recorded_calls, relative_error
 
-PROBE_ERROR_MAX = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
-"""Relative error of logits up to which paged and eager attention count as the same; other attention gives 0.3 to 1."""
+PROBE_ERRORS = {torch.float32: 3e-4, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+"""Relative error of logits, paged against eager, that counts as rounding; times the root of the number of layers.
+
+Rounding and real differences both grow with depth. Measured in bfloat16 at 2 and 30 layers: right models 0.015 and
+0.075, models with a wrong scale, a position bias or ignored sinks at least 0.157 and 0.87; the bounds are 0.057 and
+0.22. Right models in float16: 0.002 and 0.008; in float32: 1e-6 and 4e-6."""
 
 PROBE_BLOCK = 8
 
@@ -157,7 +161,7 @@ def _checked(model: Any, config: Any, dtype: torch.dtype) -> Decoder:
     blocks = -(-PROBE_TOKENS // PROBE_BLOCK)
     pool = allocate_cpu_pool(shape, blocks) if device.type == "cpu" else allocate_cuda_pool(shape, blocks, device)
     error = relative_error(_paged_logits(decoder, pool, tokens), reference)
-    if not error <= PROBE_ERROR_MAX[dtype]:
+    if not error <= PROBE_ERRORS[dtype] * facts.layers**0.5:
         raise refusal(name, f"paged and own attention differ (relative error of logits {error:.2g})")
     return decoder
 

@@ -157,3 +157,23 @@ def test_bfloat16_stays_within_its_tolerance(family: str, tmp_path: Path) -> Non
         rows = [row(n, len(each) - 1, (), tables[n][: -(-len(each) // 8)]) for n, each in enumerate(prompts)]
         result = steps(rows)
     assert torch.stack(paged_errors).norm() <= BFLOAT16_RATIO * torch.stack(plain_errors).norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_that_attends_otherwise_is_refused(
+    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own attention adds a bias by distance, of which paged attention hears nothing."""
+    from transformers.models.llama import modeling_llama  # noqa: PLC0415
+
+    own = modeling_llama.eager_attention_forward
+
+    def biased(module: Any, query: Any, key: Any, value: Any, mask: torch.Tensor, **options: Any) -> Any:
+        distance = torch.arange(key.shape[2]).to(mask.dtype)
+        return own(module, query, key, value, mask + 0.1 * distance, **options)
+
+    folder = write_tiny_model(tmp_path, "llama")
+    load_decoder(folder, dtype, torch.device("cpu"), lambda line: None)
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", biased)
+    with pytest.raises(ReplicaError, match="paged and own attention differ"):
+        load_decoder(folder, dtype, torch.device("cpu"), lambda line: None)
