@@ -13,6 +13,7 @@ import torch
 from lmpool.core.plan import Row
 from lmpool.gpu.kv_pool import KVPool
 from lmpool.gpu.sharing import Cluster, Table, clusters, length_groups
+from lmpool.gpu.staging import upload
 
 GATHER_BYTES_MAX = 256 << 20
 """Keys (and as much again of values) that one group of decode rows may gather."""
@@ -173,10 +174,7 @@ class StepLayout:
             self.firsts[index] = end - count
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        tensor = torch.from_numpy(array)
-        if self._device.type == "cpu":
-            return tensor
-        return tensor.pin_memory().to(self._device, non_blocking=True)
+        return upload(array, self._device)
 
     def clear_fresh(self) -> None:
         """A masked key weighs 0, but 0 times the NaN that another sequence may have left there is not 0."""

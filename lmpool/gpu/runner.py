@@ -12,7 +12,8 @@ from lmpool.core.plan import BatchPlan, PromptLogprobs, Row, SequenceStart, Step
 from lmpool.gpu.kv_pool import KVPool
 from lmpool.gpu.layout import StepLayout, Workspace
 from lmpool.gpu.model import Decoder
-from lmpool.gpu.sampler import Draw, Sampled, SequenceSampling, described, sample, token_logprobs
+from lmpool.gpu.sampler import Draw, Sampled, SequenceSampling, described, downloaded, sample, token_logprobs
+from lmpool.gpu.staging import download, upload
 
 SLOTS_AT_FIRST = 256
 
@@ -22,7 +23,7 @@ LOGIT_ROWS_MAX = 64
 
 @attrs.frozen
 class ScoredPrompt:
-    """Prompt log-probabilities of one row, still on the device; parallel runs of positions."""
+    """Prompt log-probabilities of one row; parallel runs of positions, on their way to the host."""
 
     slot: Slot
     start: int
@@ -82,9 +83,10 @@ class TorchRunner:
         draws = tuple(Draw(self._sequences[row.slot], row.uniform, row.forbids_end) for row, _ in sampling)
         sampled = None
         if sampling:
-            ends = torch.tensor([first + row.count - 1 for row, first in sampling], device=self._device)
+            ends = upload(np.array([first + row.count - 1 for row, first in sampling]), self._device)
             sampled = sample(self._decoder.logits(hidden[ends]), draws)
             self._remember(slots, draws, sampled.tokens)
+            sampled = downloaded(sampled)
         self._launched.append(Launched(plan.step, slots, draws, sampled, scored, self._mark()))
 
     def collect(self) -> StepResult:
@@ -114,12 +116,12 @@ class TorchRunner:
         """Puts the last sampled tokens where rows ask for them."""
         places = [first for row, first in zip(rows, layout.firsts, strict=True) if not row.tokens]
         if places:
-            slots = torch.tensor([row.slot for row in rows if not row.tokens], device=self._device)
-            layout.tokens[0, torch.tensor(places, device=self._device)] = self._last[slots]
+            slots = upload(np.array([row.slot for row in rows if not row.tokens]), self._device)
+            layout.tokens[0, upload(np.array(places), self._device)] = self._last[slots]
 
     def _remember(self, slots: tuple[Slot, ...], draws: tuple[Draw, ...], tokens: torch.Tensor) -> None:
         # the input of a row that was planned before its token was known not to be finite: any token will do
-        self._last[torch.tensor(slots, device=self._device)] = tokens.clamp_min(0)
+        self._last[upload(np.array(slots), self._device)] = tokens.clamp_min(0)
         for index, draw in enumerate(draws):
             if draw.sequence.penalties is not None:
                 draw.sequence.penalties.count(tokens[index : index + 1])
@@ -127,9 +129,12 @@ class TorchRunner:
     def _score(self, row: Row, hidden: torch.Tensor) -> ScoredPrompt:
         scoring = self._scorings[row.slot]
         tokens = scoring.prompt[row.start + 1 : row.start + row.count + 1]
-        targets = torch.from_numpy(tokens).to(self._device)
+        targets = upload(tokens, self._device)
         runs = tuple(
-            described(self._decoder.logits(hidden[at : at + LOGIT_ROWS_MAX][: len(part)]), part, scoring.count)
+            [
+                download(each)
+                for each in described(self._decoder.logits(hidden[at : at + len(part)]), part, scoring.count)
+            ]
             for at, part in zip(range(0, len(tokens), LOGIT_ROWS_MAX), targets.split(LOGIT_ROWS_MAX), strict=True)
         )
         return ScoredPrompt(row.slot, row.start + 1, tuple(tokens.tolist()), scoring.count, runs)

@@ -13,6 +13,7 @@ import torch
 
 from lmpool.core.plan import NOT_FINITE, SequenceStart, TokenLogprobs
 from lmpool.core.sampling import SamplingSettings
+from lmpool.gpu.staging import download, upload
 
 
 class Penalties:
@@ -21,8 +22,8 @@ class Penalties:
     def __init__(self, start: SequenceStart, vocabulary: int, device: torch.device) -> None:
         history = np.frombuffer(start.history, dtype="<u4").astype(np.int64)
         output = history[start.prompt_tokens :]
-        self._seen = torch.from_numpy(np.bincount(history, minlength=vocabulary) > 0).to(device)
-        self._output = torch.from_numpy(np.bincount(output, minlength=vocabulary).astype(np.float32)).to(device)
+        self._seen = upload(np.bincount(history, minlength=vocabulary) > 0, device)
+        self._output = upload(np.bincount(output, minlength=vocabulary).astype(np.float32), device)
         self._settings = start.sampling
 
     def apply(self, logits: torch.Tensor) -> None:
@@ -47,13 +48,13 @@ class SequenceSampling:
     def __init__(self, start: SequenceStart, vocabulary: int, device: torch.device) -> None:
         settings = start.sampling
         self.settings = settings
-        self.ends = torch.tensor(start.ends, dtype=torch.int64, device=device)
+        self.ends = upload(np.array(start.ends, dtype=np.int64), device)
         self.penalties: Penalties | None = None
         penalised = settings.presence_penalty != 0 or settings.frequency_penalty != 0
         if penalised or settings.repetition_penalty != 1:
             self.penalties = Penalties(start, vocabulary, device)
-        self.bias_tokens = torch.tensor([token for token, _ in settings.logit_bias], dtype=torch.int64, device=device)
-        self.biases = torch.tensor([bias for _, bias in settings.logit_bias], dtype=torch.float32, device=device)
+        self.bias_tokens = upload(np.array([token for token, _ in settings.logit_bias], dtype=np.int64), device)
+        self.biases = upload(np.array([bias for _, bias in settings.logit_bias], dtype=np.float32), device)
 
     @property
     def adjusts(self) -> bool:
@@ -113,11 +114,11 @@ def sample(logits: torch.Tensor, draws: Sequence[Draw]) -> Sampled:
     tokens = best.clone()
     chancy = [row for row, draw in enumerate(draws) if draw.sequence.settings.temperature > 0]
     if chancy:
-        rows = torch.tensor(chancy, device=scores.device)
+        rows = upload(np.array(chancy), scores.device)
         tokens[rows] = _drawn(scores[rows], best[rows], [draws[row] for row in chancy])
     finite = torch.isfinite(scores.gather(1, best.unsqueeze(1)).squeeze(1))
     if top is not None:
-        rows = torch.tensor(wanting, device=scores.device)
+        rows = upload(np.array(wanting), scores.device)
         at_tokens = scores[rows].gather(1, tokens[rows].clamp_max(scores.shape[1] - 1).unsqueeze(1)).squeeze(1)
         top = attrs.evolve(top, chosen=at_tokens - top.normalisers)
     return Sampled(torch.where(finite, tokens, NOT_FINITE), top)
@@ -131,7 +132,7 @@ def argmax(scores: torch.Tensor) -> torch.Tensor:
 
 
 def _top(scores: torch.Tensor, rows: tuple[int, ...], settings: Sequence[SamplingSettings]) -> TopLogprobs:
-    chosen = scores if len(rows) == len(scores) else scores[torch.tensor(rows, device=scores.device)]
+    chosen = scores if len(rows) == len(scores) else scores[upload(np.array(rows), scores.device)]
     normalisers = chosen.logsumexp(dim=-1)
     count = min(max(settings[row].logprobs or 0 for row in rows), scores.shape[1])
     best, tokens = chosen.topk(count, dim=-1)
@@ -142,25 +143,25 @@ def _drawn(scores: torch.Tensor, best: torch.Tensor, draws: Sequence[Draw]) -> t
     """Sampled tokens of rows with a temperature."""
     settings = [draw.sequence.settings for draw in draws]
     device = scores.device
-    temperatures = torch.tensor([[each.temperature] for each in settings], device=device)
+    temperatures = upload(np.array([[each.temperature] for each in settings], dtype=np.float32), device)
     # less the best first, so that no temperature is small enough to overflow
     scaled = (scores - scores.gather(1, best.unsqueeze(1))) / temperatures
     weights = scaled.exp()
     filtered = [row for row, each in enumerate(settings) if each.top_k > 0 or each.top_p < 1 or each.min_p > 0]
     if filtered:
-        rows = torch.tensor(filtered, device=device)
+        rows = upload(np.array(filtered), device)
         weights[rows] *= kept(scaled[rows], [settings[row] for row in filtered])
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
-    uniforms = torch.tensor([[draw.uniform] for draw in draws], dtype=torch.float64, device=device)
+    uniforms = upload(np.array([[draw.uniform] for draw in draws], dtype=np.float64), device)
     return torch.searchsorted(cumulative, uniforms * cumulative[:, -1:], right=True).squeeze(1)
 
 
 def kept(scaled: torch.Tensor, settings: Sequence[SamplingSettings]) -> torch.Tensor:
     """Which tokens top-k, top-p and min-p keep of `scaled` `[rows, vocabulary]`, whose best is 0 in each row."""
     device, vocabulary = scaled.device, scaled.shape[1]
-    limits = torch.tensor([[min(each.top_k, vocabulary) or vocabulary] for each in settings], device=device)
-    shares = torch.tensor([[each.top_p] for each in settings], dtype=torch.float64, device=device)
-    floors = torch.tensor([[each.min_p] for each in settings], device=device)
+    limits = upload(np.array([[min(each.top_k, vocabulary) or vocabulary] for each in settings]), device)
+    shares = upload(np.array([[each.top_p] for each in settings], dtype=np.float64), device)
+    floors = upload(np.array([[each.min_p] for each in settings], dtype=np.float32), device)
     descending = _descending(scaled)
     weights = descending.exp()
     within = torch.where(torch.arange(vocabulary, device=device) < limits, weights, 0)
@@ -182,10 +183,20 @@ def _descending(scaled: torch.Tensor) -> torch.Tensor:
     return scaled.sort(dim=-1, descending=True).values
 
 
+def downloaded(sampled: Sampled) -> Sampled:
+    """The same on the host, once the device has come to it (`staging.download`)."""
+    top = sampled.top
+    if top is not None:
+        top = attrs.evolve(
+            top, tokens=download(top.tokens), logprobs=download(top.logprobs), chosen=download(top.chosen)
+        )
+    return Sampled(download(sampled.tokens), top)
+
+
 def token_logprobs(
     sampled: Sampled, settings: Sequence[SamplingSettings], tokens: list[int]
 ) -> list[TokenLogprobs | None]:
-    """Parallel to the rows; None where none was asked for or the row was not finite. Reads tensors: synchronises."""
+    """Parallel to the rows; None where none was asked for or the row was not finite. `sampled` is on the host."""
     entries: list[TokenLogprobs | None] = [None] * len(tokens)
     if sampled.top is None:
         return entries
