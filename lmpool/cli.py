@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="of the server, whose first key is shown (default: the key in $OPENAI_API_KEY, if any)",
     )
-    bench = commands.add_parser("bench", help="measure this machine", add_help=False, allow_abbrev=False)
+    bench = commands.add_parser("bench", help="measure this machine", allow_abbrev=False)
     bench.add_argument("name", choices=tuple(BENCHES), help="what to measure")
     bench.add_argument("rest", nargs=argparse.REMAINDER, help="flags of that measurement; --help lists them")
     return top

@@ -80,6 +80,9 @@ def test_bench_hands_its_flags_on(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bench_has_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = outcome(["bench", "--help"], capsys)
+    assert code == 0
+    assert "decision" in text
     code, text, _ = outcome(["bench", "decision", "--help"], capsys)
     assert code == 0
     assert "--resident" in text

@@ -1,5 +1,6 @@
 """What the operator reads on standard error while a server starts and runs: lines when something changes."""
 
+import json
 from collections.abc import Callable
 
 import attrs
@@ -13,6 +14,19 @@ WAITING_PAUSE_S = 2.0
 """Before a line that says what is waited for."""
 
 
+def quote_plain(name: str, line: str) -> str:
+    return f"{name} | {line}"
+
+
+def quote_json(name: str, line: str) -> str:
+    """A JSON object, which says itself whose it is, as it stands; any other line as the event of one."""
+    return line if line.startswith("{") else json.dumps({"event": line, "level": "info", "process": name})
+
+
+QUOTES = {"lines": quote_plain, "json": quote_json}
+"""By the name of the log format in the settings."""
+
+
 @attrs.frozen
 class _Doing:
     text: str
@@ -20,10 +34,14 @@ class _Doing:
 
 
 class Journal:
-    """Puts a name before every line, and remembers the first fault since all was well."""
+    """Tells what happens to whom, and remembers the first fault since all was well."""
 
-    def __init__(self, say: Callable[[str], None], clock_s: Callable[[], float]) -> None:
+    def __init__(
+        self, say: Callable[[str], None], quote: Callable[[str, str], str], clock_s: Callable[[], float]
+    ) -> None:
+        """`quote` makes a line of a process's name and a line that it wrote to its standard error."""
         self._say = say
+        self._quote = quote
         self._clock_s = clock_s
         self._last_said_s = float("-inf")
         self.first_fault: Fault | None = None
@@ -38,7 +56,7 @@ class Journal:
 
     def written(self, name: str, line: str) -> None:
         """By the process itself, to its standard error."""
-        self.say(f"{name} | {line}")
+        self.say(self._quote(name, line))
 
     def progress(self, name: str, text: str) -> None:
         last = self._doings.get(name)

@@ -3,38 +3,51 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from lmpool.io.errors import StartFailed
+from lmpool.io.journal import quote_json
 from lmpool.io.listener import listen, url_of
 from lmpool.io.settings import Settings
 from lmpool.io.supervisor import Supervisor
-
-
-def say(line: str) -> None:
-    """For the operator; standard output is for programs that wait for `ready`."""
-    print(line, file=sys.stderr, flush=True)
 
 
 async def serve(settings: Settings) -> int:
     """The exit code: 0 after a signal, 1 if the start failed or the server gave up, 128 + signal if a second one came
     before the end. Raises ListenError."""
     listener = listen(settings.http.host, settings.http.port)
+    say = _VOICES[settings.log.log_format]
     supervisor = Supervisor(settings, listener, say)
-    with _signals() as signals:
-        running = asyncio.create_task(_run(supervisor, url_of(settings.http.host, listener)))
-        signalled = asyncio.create_task(signals.get())
-        await asyncio.wait((running, signalled), return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            signalled.cancel()
-            return running.result()
-        drain_s = settings.supervision.drain_seconds
-        say(f"{signalled.result().name}: finishing what runs, at most {drain_s:g} s; a second one ends it now")
-        return await _end(running, supervisor, signals, drain_s)
+    try:
+        with _signals() as signals:
+            running = asyncio.create_task(_run(supervisor, url_of(settings.http.host, listener), say))
+            signalled = asyncio.create_task(signals.get())
+            await asyncio.wait((running, signalled), return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                signalled.cancel()
+                return running.result()
+            drain_s = settings.supervision.drain_seconds
+            say(f"{signalled.result().name}: finishing what runs, at most {drain_s:g} s; a second one ends it now")
+            return await _end(running, supervisor, signals, drain_s)
+    finally:
+        await supervisor.stop(0)
 
 
-async def _run(supervisor: Supervisor, url: str) -> int:
+def _say_line(line: str) -> None:
+    """For the operator; standard output is for programs that wait for `ready`."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _say_json(line: str) -> None:
+    _say_line(quote_json("supervisor", line))
+
+
+_VOICES: Mapping[str, Callable[[str], None]] = {"lines": _say_line, "json": _say_json}
+"""By the name of the log format in the settings."""
+
+
+async def _run(supervisor: Supervisor, url: str, say: Callable[[str], None]) -> int:
     """Until it fails, or is cancelled."""
     try:
         await supervisor.start()

@@ -13,7 +13,7 @@ from lmpool.core.ids import Epoch
 from lmpool.io.child_process import PROGRAM, ChildProcess, Launch, python_path
 from lmpool.io.errors import StartFailed
 from lmpool.io.fault import Fault, unstarted
-from lmpool.io.journal import WAITING_PAUSE_S, Journal
+from lmpool.io.journal import QUOTES, WAITING_PAUSE_S, Journal
 from lmpool.io.keeper import Keeper, PostState
 from lmpool.io.log import FORMAT_VARIABLE
 from lmpool.io.machine import usual_cache_folder, usual_run_parent
@@ -44,7 +44,7 @@ class Supervisor:
         self._program = program
         self._settings = settings
         self._listener = listener
-        self._journal = Journal(say, time.monotonic)
+        self._journal = Journal(say, QUOTES[settings.log.log_format], time.monotonic)
         self._epochs = count(1)
         self._keepers: list[Keeper] = []
         self._keeping: list[asyncio.Task[Fault]] = []
@@ -99,12 +99,13 @@ class Supervisor:
     async def _begin(self) -> Run:
         """Everything is started; nothing need be ready yet."""
         environment = {**os.environ, FORMAT_VARIABLE: self._settings.log.log_format}
+        supervision = self._settings.supervision
         identity = secrets.token_hex(8)
         scale = scale_of(self._settings, environment)
         for line in (*scale.lines, policy_line(self._settings)):
             self._journal.say(line)
         try:
-            self._folder = RunFolder(self._settings.supervision.run_folder or usual_run_parent(environment), identity)
+            self._folder = RunFolder((supervision.run_folder or usual_run_parent(environment)).absolute(), identity)
         except RunFolderError as error:
             raise StartFailed(str(error)) from error
         prepared = await self._prepare()
@@ -116,7 +117,6 @@ class Supervisor:
         ]
         if self._listener is not None:
             posts.append(ingress_post(run, self._listener.fileno(), environment))
-        supervision = self._settings.supervision
         for post in posts:
             self._keepers.append(Keeper(post, supervision, self._journal, self.next_epoch, self._post_changed))
         self._keeping = [asyncio.create_task(keeper.keep()) for keeper in self._keepers]

@@ -1,5 +1,7 @@
 """`kill -9` of any one process leaves a server that serves again, or nothing at all."""
 
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,6 +63,22 @@ def test_b59_b60_streams_survive_what_is_killed_under_load(slow_folder: Path, tm
         server.wait_serving()
         load.wait_for_more(8)
         load.end()
+        assert load.broken == 0
+        assert {status for status, _ in load.answers} == {200}, load.answers
+        assert len({text for _, text in load.answers}) == 1
+
+
+def test_b60_streams_survive_a_replica_that_stops_and_it_is_replaced(slow_folder: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, str(slow_folder), *REPLICAS, "--silence-seconds", "3") as server:
+        load = Load(server, slow_folder.name)
+        load.wait_for_more(4)
+        victim = server.children()["worker-1"]
+        os.kill(victim, signal.SIGSTOP)
+        server.wait_for_child("worker-1", victim)
+        server.wait_serving()
+        load.wait_for_more(8)
+        load.end()
+        assert "worker 1: gave no sign of life for 3 s and was killed" in server.log()
         assert load.broken == 0
         assert {status for status, _ in load.answers} == {200}, load.answers
         assert len({text for _, text in load.answers}) == 1

@@ -1,5 +1,6 @@
 """One command, one endpoint: what an operator and a client see of a server that does well."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -109,6 +110,15 @@ def test_the_run_folder_is_private_and_nothing_is_left_at_the_end(integer_folder
         assert list(server.runs.iterdir()) == []
         assert server.rest_of_output() == ""
         assert "Traceback" not in server.log()
+
+
+def test_a_log_in_json_is_json_line_for_line(integer_folder: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, str(integer_folder), "--replicas", "1", "--log-format", "json") as server:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait_end(RECOVERY_S) == 0
+        records = [json.loads(line) for line in server.log().splitlines()]
+        assert {"supervisor", "worker-0"} <= {record["process"] for record in records}
+        assert all(record["event"] for record in records)
 
 
 def test_b61_eight_servers_started_at_the_same_moment_all_come_up(integer_folder: Path, tmp_path: Path) -> None:

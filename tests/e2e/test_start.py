@@ -3,6 +3,7 @@
 import socket
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.e2e.server import START_S, started
@@ -75,3 +76,22 @@ def test_b79_a_pool_too_small_for_the_context_names_the_flags(tiny_llama_folder:
     )
     assert code == 1
     assert "--kv-" in lines[-1] + lines[-2]
+
+
+@pytest.mark.model
+def test_b64_a_server_that_loads_is_alive_and_not_ready(tiny_llama_folder: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    arguments = (str(tiny_llama_folder), "--replicas", "1", "--device", "cpu", "--kv-blocks", "64", "--port", port)
+    with started(tmp_path, *arguments) as server:
+        server.wait_for_child("ingress", 0)
+        url = f"http://127.0.0.1:{port}"
+        assert httpx.get(url + "/livez", timeout=START_S).status_code == 200
+        ready = httpx.get(url + "/readyz", timeout=START_S)
+        asked = httpx.post(url + "/v1/completions", json={"prompt": "hello", "max_tokens": 4}, timeout=START_S)
+        assert (ready.status_code, asked.status_code) == (503, 503)
+        assert "retry-after" in asked.headers
+        server.wait_ready()
+        assert httpx.get(url + "/readyz", timeout=START_S).status_code == 200
+        asked = httpx.post(url + "/v1/completions", json={"prompt": "hello", "max_tokens": 4}, timeout=START_S)
+        assert asked.status_code == 200

@@ -1,5 +1,6 @@
 """The decisions of supervision, without processes: hang detection, restart budget, first cause, scale."""
 
+import json
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmpool.io.fault import Cause, Exited, Fault, Killed, Silent, Stalled, Told
-from lmpool.io.journal import Journal
+from lmpool.io.journal import Journal, quote_json, quote_plain
 from lmpool.io.machine import gpus, quota_cores, usual_run_parent
 from lmpool.io.orders import Beat
 from lmpool.io.posts import policy_line, scale_of, served_names
@@ -101,7 +102,7 @@ def test_b82_a_report_has_at_most_eight_lines_and_ends_with_the_hint(cause: Caus
 
 
 def test_b82_the_first_cause_is_told_even_when_something_else_failed_last() -> None:
-    journal = Journal(lambda line: None, lambda: 0.0)
+    journal = Journal(lambda line: None, quote_plain, lambda: 0.0)
     first, last = Fault("control", Killed(9), ()), Fault("worker 0", Exited(1), ("link lost",))
     journal.fault(first)
     journal.fault(last)
@@ -112,7 +113,7 @@ def test_b82_the_first_cause_is_told_even_when_something_else_failed_last() -> N
 
 
 def test_a_fault_before_all_was_well_is_forgotten() -> None:
-    journal = Journal(lambda line: None, lambda: 0.0)
+    journal = Journal(lambda line: None, quote_plain, lambda: 0.0)
     journal.fault(Fault("control", Killed(9), ()))
     journal.all_well()
     last = Fault("worker 0", Exited(7), ())
@@ -122,7 +123,7 @@ def test_a_fault_before_all_was_well_is_forgotten() -> None:
 
 def test_equal_facts_are_told_once() -> None:
     said: list[str] = []
-    journal = Journal(said.append, lambda: 0.0)
+    journal = Journal(said.append, quote_plain, lambda: 0.0)
     for name in ("worker 0", "worker 1", "control"):
         journal.ready(name, ("cpu",))
     assert said == ["worker 0: ready", "  cpu", "worker 1: ready", "control: ready", "  cpu"]
@@ -131,7 +132,7 @@ def test_equal_facts_are_told_once() -> None:
 def test_what_is_awaited_is_told_when_nothing_else_was_for_two_seconds() -> None:
     said: list[str] = []
     now = [0.0]
-    journal = Journal(said.append, lambda: now[0])
+    journal = Journal(said.append, quote_plain, lambda: now[0])
     journal.say_waiting()
     journal.started("control")
     journal.progress("worker 0", "loading weights")
@@ -147,7 +148,7 @@ def test_what_is_awaited_is_told_when_nothing_else_was_for_two_seconds() -> None
 def test_progress_is_told_once_a_second_for_each_process_and_never_twice() -> None:
     said: list[str] = []
     now = [0.0]
-    journal = Journal(said.append, lambda: now[0])
+    journal = Journal(said.append, quote_plain, lambda: now[0])
     for text in ("1 %", "1 %", "2 %"):
         journal.progress("prepare", text)
     journal.progress("worker 0", "1 %")
@@ -155,6 +156,16 @@ def test_progress_is_told_once_a_second_for_each_process_and_never_twice() -> No
     journal.progress("prepare", "2 %")
     journal.progress("prepare", "3 %")
     assert said == ["prepare: 1 %", "worker 0: 1 %", "prepare: 3 %"]
+
+
+def test_lines_of_processes_are_told_with_their_names_in_both_formats() -> None:
+    assert quote_plain("worker 0", "a warning") == "worker 0 | a warning"
+    assert json.loads(quote_json("worker 0", 'a "warning"')) == {
+        "event": 'a "warning"',
+        "level": "info",
+        "process": "worker 0",
+    }
+    assert quote_json("worker 0", '{"event": "x"}') == '{"event": "x"}'
 
 
 @pytest.mark.parametrize(("content", "expected"), [("max 100000", 1 << 16), ("150000 100000", 2), ("1000 100000", 1)])
