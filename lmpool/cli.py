@@ -13,9 +13,9 @@ from typing import NoReturn
 from typing_extensions import override
 
 import lmpool
-from lmpool.io.knob import Knob, Pathname, Seconds, Size, Text, Texts, size_text
-from lmpool.io.settings import knobs
-from lmpool.io.settings_sources import CONFIG_VARIABLE, SettingsError, read_settings
+from lmpool.io.settings.knob import Knob, Pathname, Seconds, Size, Text, Texts, size_text
+from lmpool.io.settings.sources import CONFIG_VARIABLE, SettingsError, read_settings
+from lmpool.io.settings.tree import knobs
 
 USAGE_CODE = 2
 
@@ -147,8 +147,8 @@ def _nearest_flag(word: str) -> str:
 
 def _serve(config: Path | None, flags: dict[str, str | list[str]]) -> int:
     from lmpool.io.http.keys import KeyFileError, read_keys
-    from lmpool.io.listener import ListenError
-    from lmpool.io.serving import serve
+    from lmpool.io.supervision.listener import ListenError
+    from lmpool.io.supervision.serving import serve
 
     try:
         settings = read_settings(config, os.environ, flags)

@@ -20,7 +20,7 @@ from lmpool.bench.table import table_lines
 from lmpool.bench.workloads import AgentSessions, agent_sessions
 from lmpool.core.route import POLICIES
 from lmpool.io.engine import AsyncEngine
-from lmpool.io.settings import PoolSettings
+from lmpool.io.settings.tree import PoolSettings
 
 BASELINE = "round-robin"
 COLUMNS = (

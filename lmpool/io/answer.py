@@ -26,7 +26,7 @@ from lmpool.io.generation import Chunk, FinishReason, GenerationRequest, ScoredT
 from lmpool.io.ingress import Delivery
 from lmpool.io.request_check import prompt_field
 from lmpool.io.scores import echo_text, score_prompt, score_token
-from lmpool.io.text import ModelText
+from lmpool.io.text.model_text import ModelText
 
 UNREAD_MAX = 65_536
 """Tokens, and neighbours scored with them, that a client may leave unread: some 30 MB at the very worst."""

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from lmpool.io.stop import StopMatcher
-from lmpool.io.token_bytes import TextStream
+from lmpool.io.text.stop import StopMatcher
+from lmpool.io.text.token_bytes import TextStream
 
 
 @attrs.frozen

@@ -15,11 +15,11 @@ from lmpool.io.generation import Chat, Chunk, GenerationRequest, Prompt, Samplin
 from lmpool.io.ingress import IngressAdapter, IngressPlace
 from lmpool.io.log import get_log
 from lmpool.io.pool import Pool
-from lmpool.io.posts import Run
-from lmpool.io.settings import Settings
-from lmpool.io.settings_sources import SettingsError, program_settings
-from lmpool.io.supervisor import Supervisor
-from lmpool.io.text import ModelText
+from lmpool.io.settings.sources import SettingsError, program_settings
+from lmpool.io.settings.tree import Settings
+from lmpool.io.supervision.posts import Run
+from lmpool.io.supervision.supervisor import Supervisor
+from lmpool.io.text.model_text import ModelText
 
 LINK_WAIT_S = 30.0
 """Every process is ready by then, and a link takes milliseconds."""

@@ -19,8 +19,8 @@ from lmpool.io.http.service import Context
 from lmpool.io.ingress import IngressAdapter, IngressPlace
 from lmpool.io.orders import Beat, Drain, IngressOrder, Progress, Ready
 from lmpool.io.pool import Pool
-from lmpool.io.text import FolderError, ModelText
-from lmpool.io.token_bytes import DecoderError
+from lmpool.io.text.model_text import FolderError, ModelText
+from lmpool.io.text.token_bytes import DecoderError
 
 BEAT_S = 1.0
 

@@ -27,8 +27,8 @@ from lmpool.io.request_check import (
     sampling_settings,
     stop_settings,
 )
-from lmpool.io.template import ChatError
-from lmpool.io.text import ModelText
+from lmpool.io.text.model_text import ModelText
+from lmpool.io.text.template import ChatError
 
 JOIN_WAIT_S = 10.0
 """For the first replica, of an ingress that was started again: links are found within half a second."""

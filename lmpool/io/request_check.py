@@ -19,7 +19,7 @@ from lmpool.core.limits import (
 from lmpool.core.sampling import SamplingSettings, StopSettings
 from lmpool.io.errors import BadRequest
 from lmpool.io.generation import Chat, GenerationRequest, Prompt, SamplingParams
-from lmpool.io.text import ModelFacts
+from lmpool.io.text.model_text import ModelFacts
 
 SEED_MIN, SEED_MAX = -(1 << 63), (1 << 63) - 1
 DEADLINE_S_MAX = 86_400.0

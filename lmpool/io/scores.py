@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from lmpool.core.plan import TokenLogprobs
 from lmpool.io.generation import NamedLogprob, Prompt, ScoredToken
-from lmpool.io.text import ModelText
+from lmpool.io.text.model_text import ModelText
 
 
 def score_token(logprobs: TokenLogprobs, hidden: bool, text: ModelText) -> ScoredToken:  # noqa: FBT001

@@ -10,7 +10,7 @@ import attrs
 import httpx
 import pytest
 
-from lmpool.io.machine import usual_cache_folder
+from lmpool.io.supervision.machine import usual_cache_folder
 from tests.e2e.server import Server, serving
 
 pytestmark = [pytest.mark.weights, pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(900)]

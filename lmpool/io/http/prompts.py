@@ -14,7 +14,7 @@ from lmpool.io.http.fields import (
     wrong_type,
     wrong_value,
 )
-from lmpool.io.text import ModelFacts
+from lmpool.io.text.model_text import ModelFacts
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 """Role of the API to role in the chat template: templates know no developer."""

@@ -11,7 +11,7 @@ from lmpool.core.messages.ingress_control import Decision, StateReported
 from lmpool.io.generation import Chunk, GenerationRequest
 from lmpool.io.http.errors import ApiError, Code
 from lmpool.io.http.keys import Keys
-from lmpool.io.text import ModelText
+from lmpool.io.text.model_text import ModelText
 
 
 class Service(Protocol):

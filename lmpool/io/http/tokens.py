@@ -10,7 +10,7 @@ from lmpool.io.http.inspection import json_response
 from lmpool.io.http.prompts import read_messages, require_template
 from lmpool.io.http.schema import DETOKENIZE_FIELDS, TOKENIZE_FIELDS
 from lmpool.io.http.service import Context, served_name
-from lmpool.io.template import ChatError
+from lmpool.io.text.template import ChatError
 
 
 class Tokens:

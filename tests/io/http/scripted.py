@@ -17,7 +17,7 @@ from lmpool.io.generation import Chunk, GenerationRequest, NamedLogprob, ScoredT
 from lmpool.io.http.app import Application, create_app
 from lmpool.io.http.keys import Keys
 from lmpool.io.http.service import Context
-from lmpool.io.text import ModelText
+from lmpool.io.text.model_text import ModelText
 from tests.model_folder import CHATML, write_tiny_folder
 
 NAMES = ("tiny", "/models/tiny")

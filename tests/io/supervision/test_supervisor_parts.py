@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmpool.io.fault import Cause, Exited, Fault, Killed, Silent, Stalled, Told
-from lmpool.io.journal import Journal, quote_json, quote_plain
-from lmpool.io.machine import gpus, quota_cores, usual_run_parent
 from lmpool.io.orders import Beat
-from lmpool.io.posts import policy_line, scale_of, served_names
-from lmpool.io.restart import RestartBudget
-from lmpool.io.settings import Settings
-from lmpool.io.settings_sources import program_settings
-from lmpool.io.vigil import Verdict, Vigil
+from lmpool.io.settings.sources import program_settings
+from lmpool.io.settings.tree import Settings
+from lmpool.io.supervision.fault import Cause, Exited, Fault, Killed, Silent, Stalled, Told
+from lmpool.io.supervision.journal import Journal, quote_json, quote_plain
+from lmpool.io.supervision.machine import gpus, quota_cores, usual_run_parent
+from lmpool.io.supervision.posts import policy_line, scale_of, served_names
+from lmpool.io.supervision.restart import RestartBudget
+from lmpool.io.supervision.vigil import Verdict, Vigil
 
 CAUSES: tuple[Cause, ...] = (Told("x", "y"), Exited(1), Killed(9), Killed(64), Silent(10), Stalled(30))
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import attrs
 
-from lmpool.io.knob import Knob, NotAllowedError
-from lmpool.io.settings import Settings, contradiction, knobs, settings_of
+from lmpool.io.settings.knob import Knob, NotAllowedError
+from lmpool.io.settings.tree import Settings, contradiction, knobs, settings_of
 
 CONFIG_VARIABLE = "LMPOOL_CONFIG"
 

@@ -8,11 +8,11 @@ import attrs
 
 from lmpool.core.ids import Epoch
 from lmpool.core.route import POLICIES
-from lmpool.io.child_process import python_path
-from lmpool.io.keeper import Post
-from lmpool.io.machine import cores, gpus
 from lmpool.io.orders import ControlOrder, IngressOrder, WorkerOrder
-from lmpool.io.settings import Settings
+from lmpool.io.settings.tree import Settings
+from lmpool.io.supervision.child_process import python_path
+from lmpool.io.supervision.keeper import Post
+from lmpool.io.supervision.machine import cores, gpus
 
 MALLOC = {
     "MALLOC_TOP_PAD_": "536870912",

@@ -15,8 +15,8 @@ import attrs
 import orjson
 from tokenizers import Tokenizer
 
-from lmpool.io.template import load_template, special_tokens
-from lmpool.io.token_bytes import TextStream, byte_rule
+from lmpool.io.text.template import load_template, special_tokens
+from lmpool.io.text.token_bytes import TextStream, byte_rule
 
 INLINE_CHARACTERS_MAX = 1024
 """Shorter texts take less time to tokenise (about 0.2 ms) than two changes of thread on a busy machine."""

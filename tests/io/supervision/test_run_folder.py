@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lmpool.io.run_folder import RunFolder, RunFolderError
+from lmpool.io.supervision.run_folder import RunFolder, RunFolderError
 
 
 def test_the_folder_is_private_and_gone_at_the_end(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_living_run_is_left_alone_and_a_dead_one_removed(tmp_path: Path) -> No
 
 def test_the_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
     script = (
-        "import os, signal, sys; from pathlib import Path; from lmpool.io.run_folder import RunFolder;"
+        "import os, signal, sys; from pathlib import Path; from lmpool.io.supervision.run_folder import RunFolder;"
         "RunFolder(Path(sys.argv[1]), 'ee'); os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from lmpool.io.errors import StartFailed
-from lmpool.io.journal import quote_json
-from lmpool.io.listener import listen, url_of
-from lmpool.io.settings import Settings
-from lmpool.io.supervisor import Supervisor
+from lmpool.io.settings.tree import Settings
+from lmpool.io.supervision.journal import quote_json
+from lmpool.io.supervision.listener import listen, url_of
+from lmpool.io.supervision.supervisor import Supervisor
 
 
 async def serve(settings: Settings) -> int:

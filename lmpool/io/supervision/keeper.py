@@ -8,13 +8,13 @@ from typing import assert_never
 import attrs
 
 from lmpool.core.ids import Epoch
-from lmpool.io.child_process import ChildProcess, Launch
-from lmpool.io.fault import Cause, Fault, Silent, Stalled, Told, unstarted
-from lmpool.io.journal import Journal
 from lmpool.io.orders import Beat, Failed, Notice, Order, Prepared, Progress, Ready
-from lmpool.io.restart import RestartBudget
-from lmpool.io.settings import SupervisionSettings
-from lmpool.io.vigil import Verdict, Vigil
+from lmpool.io.settings.tree import SupervisionSettings
+from lmpool.io.supervision.child_process import ChildProcess, Launch
+from lmpool.io.supervision.fault import Cause, Fault, Silent, Stalled, Told, unstarted
+from lmpool.io.supervision.journal import Journal
+from lmpool.io.supervision.restart import RestartBudget
+from lmpool.io.supervision.vigil import Verdict, Vigil
 
 TICK_S = 1.0
 

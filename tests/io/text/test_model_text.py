@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from lmpool.io.template import ChatError, ChatTemplate
-from lmpool.io.text import FolderError, ModelText
-from lmpool.io.token_bytes import DecoderError, TextStream, byte_rule
+from lmpool.io.text.model_text import FolderError, ModelText
+from lmpool.io.text.template import ChatError, ChatTemplate
+from lmpool.io.text.token_bytes import DecoderError, TextStream, byte_rule
 from tests.model_folder import IM_END, IM_START, tiny_tokenizer, tiny_vocabulary, write_tiny_folder
 
 TOKENIZER = Tokenizer.from_str(json.dumps(tiny_tokenizer()))

@@ -10,17 +10,17 @@ from itertools import count
 from pathlib import Path
 
 from lmpool.core.ids import Epoch
-from lmpool.io.child_process import PROGRAM, ChildProcess, Launch, python_path
 from lmpool.io.errors import StartFailed
-from lmpool.io.fault import Fault, unstarted
-from lmpool.io.journal import QUOTES, WAITING_PAUSE_S, Journal
-from lmpool.io.keeper import Keeper, PostState
 from lmpool.io.log import FORMAT_VARIABLE
-from lmpool.io.machine import usual_cache_folder, usual_run_parent
 from lmpool.io.orders import Notice, Prepared, PrepareOrder, Progress
-from lmpool.io.posts import Run, control_post, ingress_post, policy_line, scale_of, worker_post
-from lmpool.io.run_folder import RunFolder, RunFolderError
-from lmpool.io.settings import Settings
+from lmpool.io.settings.tree import Settings
+from lmpool.io.supervision.child_process import PROGRAM, ChildProcess, Launch, python_path
+from lmpool.io.supervision.fault import Fault, unstarted
+from lmpool.io.supervision.journal import QUOTES, WAITING_PAUSE_S, Journal
+from lmpool.io.supervision.keeper import Keeper, PostState
+from lmpool.io.supervision.machine import usual_cache_folder, usual_run_parent
+from lmpool.io.supervision.posts import Run, control_post, ingress_post, policy_line, scale_of, worker_post
+from lmpool.io.supervision.run_folder import RunFolder, RunFolderError
 
 END_GRACE_S = 5.0
 """For a process that has nothing left to do, before it is killed."""

@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from lmpool.io.listener import ListenError, listen, url_of
+from lmpool.io.supervision.listener import ListenError, listen, url_of
 
 
 def test_port_zero_takes_a_free_one_and_tells_it() -> None:

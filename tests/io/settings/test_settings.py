@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmpool.io.knob import Count, NotAllowedError, PowerOfTwo, Seconds, Size, Texts, size_text
-from lmpool.io.settings import Settings, knobs
-from lmpool.io.settings_sources import SettingsError, program_settings, read_settings
+from lmpool.io.settings.knob import Count, NotAllowedError, PowerOfTwo, Seconds, Size, Texts, size_text
+from lmpool.io.settings.sources import SettingsError, program_settings, read_settings
+from lmpool.io.settings.tree import Settings, knobs
 
 
 def write(folder: Path, content: str) -> Path:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lmpool.io.text import ModelText
+from lmpool.io.text.model_text import ModelText
 
 FOLDER = Path(os.environ.get("LMPOOL_TEST_SMOLLM2", Path.home() / ".cache/lmpool-dev/smollm2"))
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import attrs
 
-from lmpool.io.fault import Fault
+from lmpool.io.supervision.fault import Fault
 
 PROGRESS_PAUSE_S = 1.0
 """Between two progress lines of one process."""

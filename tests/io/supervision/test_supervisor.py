@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from lmpool.io.errors import StartFailed
-from lmpool.io.settings_sources import program_settings
-from lmpool.io.supervisor import Supervisor
+from lmpool.io.settings.sources import program_settings
+from lmpool.io.supervision.supervisor import Supervisor
 from tests.io.loops import Run, on_both_loops
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("scripted_child.py")))

@@ -15,8 +15,8 @@ from pathlib import Path
 import attrs
 
 from lmpool.io.channel import ChannelError, Lines, decode_notice, encode_line
-from lmpool.io.fault import Cause, Exited, Killed, Told
 from lmpool.io.orders import Drain, Failed, Notice, Order
+from lmpool.io.supervision.fault import Cause, Exited, Killed, Told
 
 PROGRAM = (sys.executable, "-P", "-m", "lmpool", "child")
 """Of every child. It imports nothing from the folder that the operator happens to be in."""
@@ -168,7 +168,7 @@ def _start(launch: Launch, channel: int, errors: int) -> "subprocess.Popen[bytes
 
 def python_path(environment: Mapping[str, str]) -> Mapping[str, str]:
     """`environment`, so that children import the very package that their parent runs, also from a checkout."""
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[3])
     if root in site.getsitepackages():
         return environment
     rest = environment.get("PYTHONPATH")

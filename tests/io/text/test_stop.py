@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmpool.io.stop import Released, StopMatcher
+from lmpool.io.text.stop import Released, StopMatcher
 
 texts = st.text(alphabet="abc", max_size=40)
 stops = st.lists(st.text(alphabet="abc", min_size=1, max_size=5), min_size=1, max_size=4)

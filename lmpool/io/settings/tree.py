@@ -10,7 +10,7 @@ import attrs
 
 from lmpool.core.limits import BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, PROMPT_TOKENS_MAX, RANKS_MAX
 from lmpool.core.route import POLICIES
-from lmpool.io.knob import Count, Kind, Knob, Pathname, PowerOfTwo, Seconds, Size, Text, Texts, Word, one_of
+from lmpool.io.settings.knob import Count, Kind, Knob, Pathname, PowerOfTwo, Seconds, Size, Text, Texts, Word, one_of
 
 
 @attrs.frozen

@@ -1,0 +1,1 @@
+"""Text and tokens of a model folder: tokenizer, chat template, incremental decoding, stop strings."""
