@@ -5,7 +5,7 @@ import pytest
 
 import lmpool
 from lmpool import cli
-from lmpool.io.settings import knobs
+from lmpool.io.settings.tree import knobs
 
 
 def outcome(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
