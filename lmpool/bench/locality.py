@@ -72,6 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", nargs="+", type=int, default=[1, 2, 3], metavar="S")
     parser.add_argument("--sessions", type=int, default=16, metavar="N")
     parser.add_argument("--turns", type=int, default=12, metavar="N")
+    parser.add_argument("--vocabulary", type=int, default=32_000, metavar="N", help="prompts have ids below this")
     parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="of all token counts (default 1)")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
@@ -92,7 +93,7 @@ async def _measure(given: argparse.Namespace) -> list[Run]:
 
 
 async def _run(given: argparse.Namespace, policy: str, budget: float, seed: int) -> Run:
-    workload = agent_sessions(given.sessions, given.turns, given.scale, 32_000, seed)
+    workload = agent_sessions(given.sessions, given.turns, given.scale, given.vocabulary, seed)
     kv_blocks = math.ceil(budget * workload.blocks_at_end(PoolSettings().block_size))
     engine = AsyncEngine(given.model, given.replicas, dtype=given.dtype, kv_blocks=kv_blocks, policy=policy)
     async with engine:
