@@ -103,22 +103,22 @@ def run_stage(python: Path, root: Path, stage: Stage, arguments: Sequence[str]) 
         return read_report(folder / REPORT, code, time.monotonic() - began)
 
 
-def chosen_stages(root: Path, arguments: Sequence[str]) -> tuple[Stage, ...]:
+def chosen_stages(root: Path, stages: Sequence[Stage], arguments: Sequence[str]) -> Sequence[Stage]:
     """With paths among the arguments, one stage that runs those, whatever their marks."""
     words = [word.partition("::")[0] for word in arguments if not word.startswith("-")]
     if any(word.startswith("tests/") or (root / word).exists() for word in words):
         return (Stage("selection", (), "", 1, "0", "ci"),)
-    return STAGES
+    return stages
 
 
-def run_all(python: Path, root: Path, arguments: Sequence[str]) -> int:
+def run_all(python: Path, root: Path, stages: Sequence[Stage], arguments: Sequence[str]) -> int:
     """Returns the exit code: 0 if all was good, pytest's 5 if nothing was selected, else 1."""
     checks_code = 0
     if not arguments:
         checks_code = subprocess.run([sys.executable, str(root / "tools" / "check")], check=False).returncode
     ends_early = any(word in ("-x", "--exitfirst") or word.startswith("--maxfail") for word in arguments)
     outcomes: dict[str, Outcome] = {}
-    for stage in chosen_stages(root, arguments):
+    for stage in chosen_stages(root, stages, arguments):
         print(f"\n######## {stage.name}", flush=True)
         outcomes[stage.name] = run_stage(python, root, stage, arguments)
         if ends_early and not outcomes[stage.name].is_good:
