@@ -114,7 +114,7 @@ class Answer:
         while not self._can_read and self._failure is None and self._close is None:
             self._wake.clear()
             await self._wake.wait()
-        if self._failure is not None:
+        if self._failure is not None and not self._can_read:
             raise self._failure
         unread, self._unread, self._unread_count = self._unread, {}, 0
         return [self._chunk(number, part) for number, part in unread.items()]
