@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from lmpool.gpu.layout import DecodeCluster, DecodePart, Gathered, PrefillPart, StepLayout
+from lmpool.gpu.layout import DecodeCluster, DecodePart, Gathered, PrefillPart, StepTensors
 
 NAME = "lmpool_paged"
 
@@ -108,11 +108,11 @@ def paged_attention(
 ) -> tuple[torch.Tensor, None]:
     """`query` `[1, heads, tokens, head_dim]`, `key` and `value` `[1, kv_heads, tokens, head_dim]`.
 
-    Of `options` count `layout` (a StepLayout), `scaling`, `sliding_window` and `softcap`; a model that relies on
+    Of `options` count `layout` (StepTensors), `scaling`, `sliding_window` and `softcap`; a model that relies on
     another is refused at load (`model.py`).
     """
     assert attention_mask is None
-    layout: StepLayout = options["layout"]
+    layout: StepTensors = options["layout"]
     layer_index: int = module.layer_idx  # type: ignore[assignment]
     scoring = Scoring(options["scaling"], options.get("softcap"))
     layer = layout.pool.layers[layer_index]

@@ -5,6 +5,7 @@ neighbours where they are attended together.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import attrs
 import numpy as np
@@ -113,6 +114,17 @@ def _begun_block(row: Row, table: Table, block_size: int) -> int | None:
     return int(table[end // block_size]) if row.writes and row.start <= begin < end else None
 
 
+class StepTensors(Protocol):
+    """What a forward pass reads of a step."""
+
+    pool: KVPool
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+
+    def parts(self, window: int | None) -> Parts: ...
+
+
 class StepLayout:
     """Tensors of one step. `tokens` and `positions` are `[1, tokens]`; `slots` says where each token is written."""
 
@@ -175,6 +187,15 @@ class StepLayout:
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         return upload(array, self._device)
+
+    @property
+    def decodes_only(self) -> bool:
+        return not self._prefills
+
+    def decode_tables(self) -> list[Table]:
+        """Of the rows of one token, in the order of their tokens, up to the block of each token."""
+        size = self.pool.shape.block_size
+        return [row.table[: row.position // size + 1] for row in self._decodes]
 
     def clear_fresh(self) -> None:
         """A masked key weighs 0, but 0 times the NaN that another sequence may have left there is not 0."""

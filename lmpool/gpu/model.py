@@ -16,7 +16,7 @@ from lmpool.core.plan import ReplicaError, Row
 from lmpool.gpu.architecture import check_config, context_limit, layer_windows, read_config, refusal
 from lmpool.gpu.attention import NAME, register
 from lmpool.gpu.kv_pool import BlockShape, KVPool, allocate_cpu_pool, allocate_cuda_pool
-from lmpool.gpu.layout import StepLayout, Workspace
+from lmpool.gpu.layout import StepLayout, StepTensors, Workspace
 from lmpool.gpu.packed_linear import pack_linears
 from lmpool.gpu.probe import PROBE_TOKENS, eager_logits, objection, probe_tokens, recorded_calls, relative_error
 
@@ -40,6 +40,8 @@ class ModelFacts:
     context_reason: str
     dtype: torch.dtype
     weight_bytes: int
+    captures: bool
+    """Whether a decode step can be captured: routing to experts asks the host how many tokens each has."""
     shares_prefixes: bool
     """Whether decode rows with a common prefix may attend it together: on CPU, without a cap on scores."""
 
@@ -83,6 +85,10 @@ class Decoder:
     def hidden(self, layout: StepLayout) -> torch.Tensor:
         """`[tokens, hidden]`; writes the step's keys and values to the pool."""
         layout.clear_fresh()
+        return self.body(layout)
+
+    def body(self, layout: StepTensors) -> torch.Tensor:
+        """The same without clearing what the step begins."""
         output = self._body(input_ids=layout.tokens, position_ids=layout.positions, use_cache=False, layout=layout)
         hidden: torch.Tensor = output.last_hidden_state[0]
         return hidden
@@ -154,6 +160,7 @@ def _checked(model: Any, config: Any, dtype: torch.dtype) -> Decoder:
         context_reason=limit.reason,
         dtype=dtype,
         weight_bytes=_weight_bytes(model),
+        captures=not _has_experts(config),
         shares_prefixes=device.type == "cpu" and all(call.cap is None for call in calls),
     )
     decoder = Decoder(model, facts)
@@ -164,6 +171,10 @@ def _checked(model: Any, config: Any, dtype: torch.dtype) -> Decoder:
     if not error <= PROBE_ERRORS[dtype] * facts.layers**0.5:
         raise refusal(name, f"paged and own attention differ (relative error of logits {error:.2g})")
     return decoder
+
+
+def _has_experts(config: Any) -> bool:
+    return any(getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts"))
 
 
 def _weight_bytes(model: torch.nn.Module) -> int:

@@ -9,6 +9,7 @@ import torch
 
 from lmpool.core.ids import Slot, StepNumber
 from lmpool.core.plan import BatchPlan, PromptLogprobs, Row, SequenceStart, StepResult, TokenLogprobs
+from lmpool.gpu.cuda_graphs import DecodeGraphs
 from lmpool.gpu.kv_pool import KVPool
 from lmpool.gpu.layout import StepLayout, Workspace
 from lmpool.gpu.model import Decoder
@@ -66,13 +67,15 @@ class TorchRunner:
         self._last = torch.zeros(SLOTS_AT_FIRST, dtype=torch.int64, device=self._device)
         """By slot: the last token sampled."""
         self._launched: deque[Launched] = deque()
+        captures = self._device.type == "cuda" and decoder.facts.captures
+        self._graphs = DecodeGraphs(decoder, pool) if captures else None
 
     @torch.inference_mode()
     def launch(self, plan: BatchPlan) -> None:
         self._admit(plan)
         layout = StepLayout(plan.rows, self._pool, self._workspace, shares=self._decoder.facts.shares_prefixes)
         self._continue(plan.rows, layout)
-        hidden = self._decoder.hidden(layout)
+        hidden = self._hidden(layout)
         scored = tuple(
             self._score(row, hidden[first : first + row.count])
             for row, first in zip(plan.rows, layout.firsts, strict=True)
@@ -88,6 +91,11 @@ class TorchRunner:
             self._remember(slots, draws, sampled.tokens)
             sampled = downloaded(sampled)
         self._launched.append(Launched(plan.step, slots, draws, sampled, scored, self._mark()))
+
+    def _hidden(self, layout: StepLayout) -> torch.Tensor:
+        if self._graphs is not None and self._graphs.takes(layout):
+            return self._graphs.hidden(layout)
+        return self._decoder.hidden(layout)
 
     def collect(self) -> StepResult:
         launched = self._launched.popleft()
