@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--sessions", type=int, default=16, metavar="N")
     parser.add_argument("--turns", type=int, default=12, metavar="N")
     parser.add_argument("--vocabulary", type=int, default=32_000, metavar="N", help="prompts have ids below this")
-    parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="of all token counts (default 1)")
+    parser.add_argument("--scale", type=float, default=0.5, metavar="X", help="of all token counts (default %(default)s)")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     runs = asyncio.run(_measure(parser.parse_args(arguments)))

@@ -133,7 +133,7 @@ class RoutingSettings:
         "default",
         one_of(*POLICIES),
         "how a replica is chosen for a request",
-        "default is marginal-time, the best of ten known policies over 22 kinds of load",
+        "default is marginal-time, which prices every replica in time; the others are known routers, to compare with",
     )
     wait_max_seconds: float = _knob(
         60.0,
