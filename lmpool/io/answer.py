@@ -92,6 +92,8 @@ class Answer:
 
     def take(self, delivery: Delivery) -> None:
         """In order; `CloseRequest` is the last."""
+        if self._failure is not None:
+            return
         match delivery:
             case DeliverToken():
                 self._take_token(delivery)
@@ -188,7 +190,7 @@ class Answer:
         part.finish = finish
         self._wake.set()
         self._unread_count += len(tokens) + sum(len(scored.best) for scored in logprobs)
-        if self._unread_count > UNREAD_MAX and self._failure is None:
+        if self._unread_count > UNREAD_MAX:
             self._failure = GenerationFailed(TOO_SLOW)
             self._unread.clear()
             self._abandon()
@@ -211,7 +213,7 @@ class Answer:
         self._close = close
         self._wake.set()
         if close.outcome is not Outcome.COMPLETE:
-            self._failure = self._failure or _error_of(close, self._request)
+            self._failure = _error_of(close, self._request)
         elif any(choice.finish is None for choice in self._choices):
             self.end_without_output()
 
