@@ -111,9 +111,7 @@ def test_b14_choices_differ_and_are_repeatable(run: Run, tmp_path: Path) -> None
             wanted = {choice: expected(sampling, choice) for choice in range(3)}
             assert len(set(wanted.values())) == 3
             assert await tokens_of(here.pool.generate(ask(PROMPT, sampling))) == wanted
-            await here.settled()
-            cached = [chunk.cached_tokens async for chunk in here.pool.generate(ask(PROMPT, sampling))]
-            assert set(cached) == {3 * BLOCK}
+            assert await tokens_of(here.pool.generate(ask(PROMPT, sampling))) == wanted
 
     run(body())
 
@@ -306,12 +304,14 @@ def test_a_deadline_ends_a_request_wherever_it_is(tmp_path: Path) -> None:
 def test_tenants_and_salts_share_no_blocks(tmp_path: Path) -> None:
     async def body() -> None:
         async with place(tmp_path) as here:
+            # Far more to compute than the difference between two replicas' measured steps.
+            dear = tuple(range(50)) * 16 + (1,)
             cached = []
             for fields in ({}, {}, {"tenant": "other"}, {"cache_salt": "salt"}, {"cache_salt": "salt"}):
-                request = ask(PROMPT, attrs.evolve(LONG, max_tokens=4), **fields)
+                request = ask(dear, attrs.evolve(LONG, max_tokens=4), **fields)
                 cached.append([chunk.cached_tokens async for chunk in here.pool.generate(request)][-1])
                 await here.settled()
-            assert cached == [0, 3 * BLOCK, 0, 0, 3 * BLOCK]
+            assert cached == [0, 800, 0, 0, 800]
 
     asyncio.run(body())
 
