@@ -28,6 +28,7 @@ COLUMNS = (
     "budget",
     "seed",
     "blocks",
+    "floor",
     "computed",
     "cached",
     "ratio",
@@ -51,6 +52,8 @@ class Run:
     workload: str
     """Fingerprint."""
     kv_blocks: int
+    floor_tokens: int
+    """Of the workload: what no policy can avoid to compute."""
     computed_tokens: int
     cached_tokens: int
     ttft_mean_s: float
@@ -73,7 +76,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--sessions", type=int, default=16, metavar="N")
     parser.add_argument("--turns", type=int, default=12, metavar="N")
     parser.add_argument("--vocabulary", type=int, default=32_000, metavar="N", help="prompts have ids below this")
-    parser.add_argument("--scale", type=float, default=0.5, metavar="X", help="of all token counts (default %(default)s)")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, metavar="X", help="of all token counts (default %(default)s)"
+    )
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     runs = asyncio.run(_measure(parser.parse_args(arguments)))
@@ -115,6 +120,7 @@ async def _drive(
         seed=seed,
         workload=workload.fingerprint,
         kv_blocks=kv_blocks,
+        floor_tokens=workload.prefill_floor(PoolSettings().block_size),
         computed_tokens=sum(new.tokens_computed - old.tokens_computed for old, new in pairs),
         cached_tokens=sum(new.tokens_cached - old.tokens_cached for old, new in pairs),
         ttft_mean_s=fmean(ttfts),
@@ -138,6 +144,7 @@ def _row(run: Run, runs: Sequence[Run]) -> list[str]:
         f"{run.budget:g}",
         str(run.seed),
         str(run.kv_blocks),
+        str(run.floor_tokens),
         str(run.computed_tokens),
         str(run.cached_tokens),
         f"{run.computed_tokens / baseline[0]:.3f}" if baseline else "",

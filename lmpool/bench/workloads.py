@@ -70,6 +70,17 @@ class AgentSessions:
         """Blocks that hold every session at its last turn."""
         return sum(-(-session.tokens_at_end // block_size) for session in self.sessions)
 
+    def prefill_floor(self, block_size: int) -> int:
+        """Prefill tokens that no policy can avoid: all that is not in a complete block of the session's last turn."""
+        computed = 0
+        for session in self.sessions:
+            history = cached = 0
+            for turn in session.turns:
+                computed += history + len(turn.tokens) - cached
+                history += len(turn.tokens) + turn.output_tokens
+                cached = (history - 1) // block_size * block_size
+        return computed
+
 
 def agent_sessions(sessions: int, turns: int, scale: float, vocabulary: int, seed: int) -> AgentSessions:
     """First turn about 256 tokens, later ones 32 to 160, answers 16 to 48, all times `scale`; pauses exponential with

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from lmpool.bench.table import table_lines
-from lmpool.bench.workloads import agent_sessions, shared_batch
+from lmpool.bench.workloads import AgentSessions, Session, Turn, agent_sessions, shared_batch
 
 
 def test_a_batch_shares_its_beginning_and_nothing_else() -> None:
@@ -46,3 +46,9 @@ def test_blocks_at_the_end_count_every_session_up() -> None:
 
 def test_a_table_is_aligned() -> None:
     assert table_lines(("what", "n"), [("a", "1"), ("longer", "22")]) == ["what     n", "a        1", "longer  22"]
+
+
+def test_the_prefill_floor_of_two_turns_by_hand() -> None:
+    turns = (Turn(0, tuple(range(20)), 4), Turn(0, tuple(range(8)), 4))
+    # 20 tokens of the first turn; then 24 + 8, of which one block of 16 is complete (the last output has no keys yet)
+    assert AgentSessions((Session("one", turns),)).prefill_floor(16) == 20 + 16
