@@ -21,7 +21,7 @@ settings.register_profile(
 )
 settings.register_profile(
     "soak",
-    max_examples=20_000,
+    max_examples=600,
     stateful_step_count=80,
     deadline=None,
     suppress_health_check=SLOW_MACHINES,

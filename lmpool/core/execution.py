@@ -231,7 +231,6 @@ class Execution:
         if was_running:
             self.schedule.leave(sequence)
         sequence.move(SequenceEvent.STEP_LOST)
-        self.schedule.disown(sequence, sequence.published)
         if was_running:
             self._requeue(sequence)
 

@@ -1,8 +1,8 @@
 """Who waits, who runs, in which slot, and who writes which block next, on one rank.
 
 A hash has at most one writer: the running sequence that will make it resident. Who needs that block next waits for it
-in the queue (`awaiting`), and the writer inherits the best place among those who wait for it. When the writer leaves,
-the first of them is the next to begin and writes on.
+in the queue (`awaiting`), and the writer inherits the best place and class among those who wait for it. When the writer
+leaves, the first of them is the next to begin and writes on.
 """
 
 from bisect import bisect_left, insort
@@ -186,8 +186,8 @@ class Schedule:
         for sequence in self._running:
             left = sequence.prefill_end - sequence.planned
             if left > 0:
-                place = min(sequence.place, inherited.get(sequence.id, sequence.place))
-                prefillable.append(Prefillable(sequence.id, place, sequence.priority, left))
+                place, priority = inherited.get(sequence.id, (sequence.place, sequence.priority))
+                prefillable.append(Prefillable(sequence.id, place, priority, left))
             elif len(sequence.history) + sequence.sampling < sequence.tokens_max:
                 needs_block = sequence.planned == len(sequence.table) * self._block_size
                 decodable.append(Decodable(sequence.id, sequence.place, needs_block))
@@ -240,14 +240,15 @@ class Schedule:
             sequence.chain[depth * HASH_BYTES :],
         )
 
-    def _inherited(self) -> dict[SequenceId, Place]:
-        """Best places of those who wait, by their writer."""
-        best: dict[SequenceId, Place] = {}
+    def _inherited(self) -> dict[SequenceId, tuple[Place, int]]:
+        """Best place and class among those who wait, by their writer."""
+        best: dict[SequenceId, tuple[Place, int]] = {}
         for sequence in self._queue:
             if sequence.awaited is not None:
                 writer = self._writers.get(sequence.awaited)
                 if writer is not None:
-                    best.setdefault(writer.id, sequence.place)
+                    place, priority = best.get(writer.id, (writer.place, writer.priority))
+                    best[writer.id] = min(place, sequence.place), min(priority, sequence.priority)
         return best
 
     def digest_parts(self) -> tuple[object, ...]:

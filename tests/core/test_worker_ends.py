@@ -310,6 +310,26 @@ def test_a_failed_step_is_computed_again(in_flight: int) -> None:
     world.assert_idle()
 
 
+@pytest.mark.parametrize("how", ["failed", "not finite"])
+def test_what_a_lost_step_wrote_for_a_cancelled_request_is_not_published(how: str) -> None:
+    """The cancelled request has a later row in a running step: that one completes, on top of garbage."""
+    world = World(steps_in_flight_max=2)
+    world.submit(1, prompt_of(20, 1), length=30)
+    while len(world.output(1, 0)) < 4:
+        world.complete_step()
+    world.abort(1)
+    if how == "failed":
+        world.fail_step()
+    else:
+        world.runner.not_finite.add(world.plans[0].rows[0].slot)
+        world.complete_step()
+    world.run(5)
+    assert world.worker.snapshot().blocks.cached == 2
+    again = world.submit(2, prompt_of(20, 1), length=30)
+    world.run(60)
+    world.assert_complete(again)
+
+
 def test_three_failures_in_a_row_end_the_sequence(in_flight: int) -> None:
     world = World(steps_in_flight_max=in_flight)
     submit = world.submit(1, prompt_of(20, 1), length=12)

@@ -80,6 +80,19 @@ def test_b34_more_long_requests_than_the_pool_holds(in_flight: int) -> None:
     world.assert_idle()
 
 
+def test_b34_room_is_kept_so_that_preemptions_are_few(in_flight: int) -> None:
+    """Steady overload. Without the margin that a beginning leaves free there is about one preemption a request."""
+    world = World(steps_in_flight_max=in_flight, blocks=60, waiting_requests_max=500)
+    submits: list[Submit] = []
+    for turn in range(400):
+        if turn % 6 == 0:
+            submits.append(world.submit(turn, prompt_of(20 + turn % 50, turn), length=20 + turn % 60))
+        world.complete_step()
+    world.run(2000)
+    world.assert_complete(*submits)
+    assert world.worker.snapshot().preemptions < len(submits) / 2
+
+
 def test_b34_the_oldest_of_the_best_class_is_never_preempted(in_flight: int) -> None:
     world = World(steps_in_flight_max=in_flight, blocks=16, sequences_max=8)
     late = [world.submit(counter, prompt_of(30, counter), length=60) for counter in range(1, 5)]
@@ -256,19 +269,28 @@ def test_a_preempted_sequence_resumes_nearly_for_free(in_flight: int) -> None:
     assert len(started) - len(departed) <= 1
 
 
-def test_the_writer_inherits_the_place_of_who_waits_for_it() -> None:
-    """A worse request writes what a better one needs: it gets the better one's share of the step."""
-    world = World(step_tokens_max=32, blocks=200)
+@pytest.mark.parametrize("waiter", [-5, 0])
+def test_the_writer_inherits_place_and_class_of_who_waits_for_it(waiter: int, in_flight: int) -> None:
+    """A worse request writes what a better one needs, beside two that would leave it nothing of a step."""
+    world = World(steps_in_flight_max=in_flight, step_tokens_max=32, blocks=300)
     worse = world.submit(1, prompt_of(160, 1), priority=5)
-    world.submit(2, prompt_of(320, 2), priority=0)
-    better = world.submit(3, [*prompt_of(160, 1), 5], priority=-5)
-    for _ in range(4):
+    for _ in range(in_flight):
         world.complete_step()
-    shares = {row.slot: row.count for row in world.plans[-1].rows}
-    assert shares[world.plans[0].rows[0].slot] >= 16
-    assert run_until_first_token(world, better, 12) <= 12
-    world.run(200)
-    world.assert_complete(worse, better)
+    first = world.submit(2, prompt_of(640, 2), priority=0)
+    second = world.submit(3, prompt_of(800, 3), priority=1)
+    better = world.submit(4, [*prompt_of(160, 1), 5], priority=waiter)
+    assert run_until_first_token(world, better, 20) <= 12
+    world.run(300)
+    world.assert_complete(worse, first, second, better)
+
+
+def test_a_decode_waits_for_the_blocks_of_one_that_is_about_to_end() -> None:
+    """The older has its last row in a running step when the younger, alone to be planned, lacks a block."""
+    world = World(steps_in_flight_max=2, blocks=11)
+    pair = [world.submit(1, prompt_of(24, 1), length=18), world.submit(2, prompt_of(25, 2), length=30)]
+    world.run(60)
+    world.assert_complete(*pair)
+    assert world.worker.snapshot().preemptions == 0
 
 
 def test_rates_follow_what_steps_take() -> None:
