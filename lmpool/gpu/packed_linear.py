@@ -1,10 +1,9 @@
 """Linear layers whose weights lie in the order in which the CPU's matrix kernels read them.
 
-torch reorders a bfloat16 weight in every call otherwise. Measured on one core with AMX, 16 rows: 576 x 576 from 74
-to 50 microseconds, 576 x 49,152 (a vocabulary) from 8.1 to 3.1 milliseconds. Layers that read the same input are
-joined: one long weight streams from memory faster than three short ones (30 layers: 40 to 30 ms). Packing gives
-bit-equal results; joining too up to some dozen rows, and differs in the last bit of some sums beyond. In float32
-nothing is gained for single rows, so those stay as they are.
+torch reorders a bfloat16 weight in every call otherwise. Measured on one core with AMX at 16 rows: the layers of a
+30-layer model of 135 million parameters take 55 ms, packed 38; joining those that read the same input gives 34. A
+vocabulary of 49,152 goes from 8.1 to 3.1 ms. Packing gives bit-equal results; joining too up to some dozen rows, and
+differs in the last bit of some sums beyond. In float32 nothing is gained for single rows, so those stay as they are.
 """
 
 import torch
