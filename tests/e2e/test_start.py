@@ -1,5 +1,7 @@
 """Starts that fail: one cause, what to do, an exit code, and no trace."""
 
+import os
+import signal
 import socket
 from pathlib import Path
 
@@ -84,13 +86,15 @@ def test_b64_a_server_that_loads_is_alive_and_not_ready(tiny_llama_folder: Path,
         port = str(free.getsockname()[1])
     arguments = (str(tiny_llama_folder), "--replicas", "1", "--device", "cpu", "--kv-blocks", "64", "--port", port)
     with started(tmp_path, *arguments) as server:
-        server.wait_for_child("ingress", 0)
+        worker = server.wait_for_child("worker-0", 0)
+        os.kill(worker, signal.SIGSTOP)  # so that it cannot be ready before it was asked
         url = f"http://127.0.0.1:{port}"
         assert httpx.get(url + "/livez", timeout=START_S).status_code == 200
         ready = httpx.get(url + "/readyz", timeout=START_S)
         asked = httpx.post(url + "/v1/completions", json={"prompt": "hello", "max_tokens": 4}, timeout=START_S)
         assert (ready.status_code, asked.status_code) == (503, 503)
         assert "retry-after" in asked.headers
+        os.kill(worker, signal.SIGCONT)
         server.wait_ready()
         assert httpx.get(url + "/readyz", timeout=START_S).status_code == 200
         asked = httpx.post(url + "/v1/completions", json={"prompt": "hello", "max_tokens": 4}, timeout=START_S)
