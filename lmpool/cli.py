@@ -35,6 +35,8 @@ BENCHES = {
     "locality": "lmpool.bench.locality",
 }
 
+STATUS_FLAGS = ("--url", "--api-key-file")
+
 SERVE_ABOUT = """\
 Serve MODEL from several replicas as one OpenAI-compatible endpoint.
 
@@ -127,21 +129,24 @@ def main(arguments: Sequence[str]) -> int:
     """The exit code. Usage errors end the program with code 2."""
     known, unknown = parser().parse_known_args(arguments)
     given = vars(known)
+    command = given.pop("command")
     if unknown:
-        return _fail(f"lmpool {given['command']}: unknown {' '.join(unknown)}{_nearest_flag(unknown[0])}", USAGE_CODE)
-    match given.pop("command"):
+        near = _nearest_flag(command, unknown[0])
+        return _fail(f"lmpool {command}: unknown {' '.join(unknown)}{near}", USAGE_CODE)
+    match command:
         case "serve":
             return _serve(given.pop("config"), given)
         case "status":
             return _status(given["url"], given["api_key_file"])
         case "bench":
             return int(importlib.import_module(BENCHES[given["name"]]).main(given["rest"]))
-        case command:
+        case _:
             raise AssertionError(command)
 
 
-def _nearest_flag(word: str) -> str:
-    near = get_close_matches(word.partition("=")[0], [knob.flag for knob in knobs()], n=1)
+def _nearest_flag(command: str, word: str) -> str:
+    flags = [knob.flag for knob in knobs()] if command == "serve" else list(STATUS_FLAGS)
+    near = get_close_matches(word.partition("=")[0], flags, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 

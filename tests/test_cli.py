@@ -38,6 +38,8 @@ def test_help_tells_every_knob_with_examples_and_exit_codes(capsys: pytest.Captu
         ([], "lmpool: the following arguments are required: COMMAND"),
         (["server"], "lmpool: argument COMMAND: invalid choice"),
         (["serve", "--replica", "2"], "lmpool serve: unknown --replica; did you mean --replicas?"),
+        (["status", "--port", "8431"], "lmpool status: unknown --port 8431"),
+        (["status", "--ur", "http://x"], "lmpool status: unknown --ur http://x; did you mean --url?"),
         (["serve", "--replicas"], "lmpool serve: argument --replicas: expected one argument"),
         (["serve", "--replicas", "none"], "lmpool serve: replicas = 'none' (flag --replicas): allowed is a whole"),
         (["serve", "a", "b"], "lmpool serve: unknown b"),

@@ -88,7 +88,7 @@ def load_replica(order: ReplicaOrder, progress: Callable[[str], None]) -> Replic
                 _device_text(order, device, dtype),
                 f"weights {size_text(decoder.facts.weight_bytes)}",
                 f"KV pool {blocks}, {size_text(pool.size_bytes)} ({size.reason})",
-                _context_text(wanted, context, decoder),
+                _context_text(order, wanted, context, decoder),
             )
         ),
     )
@@ -142,11 +142,10 @@ def _device_text(order: ReplicaOrder, device: DeviceChoice, dtype: DtypeChoice) 
     return f"{device.device} ({device.reason}){threads}, {dtype_name(dtype.dtype)} ({dtype.reason})"
 
 
-def _context_text(wanted: int, context: int, decoder: Decoder) -> str:
+def _context_text(order: ReplicaOrder, wanted: int, context: int, decoder: Decoder) -> str:
     if context < wanted:
-        return (
-            f"contexts of {context} tokens, which is what the KV pool holds (the model has {wanted}; raise --kv-memory)"
-        )
+        flag = "--kv-memory" if order.kv_blocks is None else "--kv-blocks"
+        return f"contexts of {context} tokens, which is what the KV pool holds (the model has {wanted}; raise {flag})"
     reason = (
         decoder.facts.context_reason if context == decoder.facts.context_tokens else "as ordered by --max-model-len"
     )

@@ -59,7 +59,7 @@ async def run_control(order: ControlOrder, channel: ChildEnd) -> None:
     links = Links(Identity(order.run, peer, os.getuid()), LINK_BOUNDS, hear)
     driver: Driver[ControlEvent, ControlEffect] = Driver(plane, monotonic_now, perform)
     await links.listen(control_address(order.run_folder), (Role.WORKER, Role.INGRESS))
-    channel.note(Ready((f"routes by {order.policy}",)))
+    channel.note(Ready(()))
     beats = asyncio.get_running_loop().create_task(beat())
     try:
         await asyncio.wait((drain, driver.fault), return_when=asyncio.FIRST_COMPLETED)

@@ -19,7 +19,7 @@ def start(folder: Path) -> Life:
 def test_it_is_ready_and_beats(run: Run, tmp_path: Path) -> None:
     async def body() -> None:
         life = start(tmp_path)
-        assert await life.notice(Ready) == Ready(("routes by default",))
+        assert await life.notice(Ready) == Ready(())
         for _ in range(2):
             assert await life.notice(Beat) == Beat(working=False, steps=0)
         await life.end()
