@@ -41,6 +41,22 @@ class StopSettings:
     """Those of `ends` whose text is not part of the answer (eos)."""
 
 
+def greedy(seed: int) -> SamplingSettings:
+    """The likeliest token each time, nothing else asked for."""
+    return SamplingSettings(
+        temperature=0.0,
+        top_p=1.0,
+        top_k=0,
+        min_p=0.0,
+        presence_penalty=0.0,
+        frequency_penalty=0.0,
+        repetition_penalty=1.0,
+        logit_bias=(),
+        logprobs=None,
+        seed=seed,
+    )
+
+
 def uniform(seed: int, choice: int, output_index: int) -> float:
     """In [0, 1), from 53 bits of BLAKE2b over the three numbers (64-bit little-endian each)."""
     mask = (1 << 64) - 1

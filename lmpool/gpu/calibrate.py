@@ -11,7 +11,7 @@ from lmpool.core.ids import BlockId, Slot, StepNumber
 from lmpool.core.plan import BatchPlan, Row, Runner, SequenceStart
 from lmpool.core.prefix import pack_tokens
 from lmpool.core.rates import Rates
-from lmpool.core.sampling import SamplingSettings
+from lmpool.core.sampling import greedy
 
 PREFILL_TOKENS = (16, 256)
 CONTINUED_TOKENS = 64
@@ -24,18 +24,7 @@ PROBE_S_MAX = 0.4
 
 REPETITIONS = 4
 
-GREEDY = SamplingSettings(
-    temperature=0.0,
-    top_p=1.0,
-    top_k=0,
-    min_p=0.0,
-    presence_penalty=0.0,
-    frequency_penalty=0.0,
-    repetition_penalty=1.0,
-    logit_bias=(),
-    logprobs=None,
-    seed=0,
-)
+GREEDY = greedy(0)
 
 
 @attrs.frozen

@@ -31,7 +31,7 @@ from lmpool.core.messages.ingress_worker import (
 from lmpool.core.messages.worker_control import FullReport, Report
 from lmpool.core.prefix import extend_chain, namespace_digest, pack_tokens, split_chain, unpack_tokens
 from lmpool.core.rates import Rates
-from lmpool.core.sampling import SamplingSettings, StopSettings, uniform
+from lmpool.core.sampling import StopSettings, greedy, uniform
 from lmpool.core.worker import Worker, WorkerSettings
 from tests.core.integer_runner import IntegerRunner, reference
 
@@ -56,7 +56,7 @@ SETTINGS = WorkerSettings(
     class_ns=Nanos(10 * SECOND),
     rates=RATES,
 )
-GREEDY = SamplingSettings(0.0, 1.0, 0, 0.0, 0.0, 0.0, 1.0, (), None, 7)
+GREEDY = greedy(7)
 DRAWN = attrs.evolve(GREEDY, temperature=1.0)
 
 

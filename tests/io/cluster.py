@@ -26,7 +26,7 @@ from lmpool.core.messages.ingress_worker import Accepted, Ended, EndReason, Refu
 from lmpool.core.messages.worker_control import WorkerJoined
 from lmpool.core.plan import Replica
 from lmpool.core.prefix import extend_chain, namespace_digest, pack_tokens
-from lmpool.core.sampling import SamplingSettings, StopSettings
+from lmpool.core.sampling import SamplingSettings, StopSettings, greedy
 from lmpool.io.channel import Lines, decode_notice, encode_line
 from lmpool.io.child import ChildEnd
 from lmpool.io.clock import monotonic_now
@@ -39,18 +39,7 @@ from lmpool.sim.integer_model import integer_replica, reference_tokens
 WAIT_S = 30
 VOCABULARY = 500
 BLOCK = 16
-GREEDY = SamplingSettings(
-    temperature=0.0,
-    top_p=1.0,
-    top_k=0,
-    min_p=0.0,
-    presence_penalty=0.0,
-    frequency_penalty=0.0,
-    repetition_penalty=1.0,
-    logit_bias=(),
-    logprobs=None,
-    seed=1,
-)
+GREEDY = greedy(1)
 STOP = StopSettings(output_tokens_max=24, output_tokens_min=0, ends=(), hidden_ends=())
 
 

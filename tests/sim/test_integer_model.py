@@ -14,24 +14,13 @@ from lmpool.core.ids import BlockId, Nanos, Slot, StepNumber
 from lmpool.core.plan import BatchPlan, ReplicaError, Row, SequenceStart, StepResult, TokenLogprobs
 from lmpool.core.prefix import pack_tokens
 from lmpool.core.rates import Rates
-from lmpool.core.sampling import SamplingSettings, StopSettings, uniform
+from lmpool.core.sampling import SamplingSettings, StopSettings, greedy, uniform
 from lmpool.sim.integer_model import IntegerRunner, integer_replica, reference_choice, reference_tokens, step_cost
 
 VOCABULARY = 1000
 BLOCK = 8
 RATES = Rates(step=1000.0, prefill=10.0, prefill_context=1.0, decode=100.0, decode_context=2.0)
-GREEDY = SamplingSettings(
-    temperature=0.0,
-    top_p=1.0,
-    top_k=0,
-    min_p=0.0,
-    presence_penalty=0.0,
-    frequency_penalty=0.0,
-    repetition_penalty=1.0,
-    logit_bias=(),
-    logprobs=None,
-    seed=4,
-)
+GREEDY = greedy(4)
 WARM = attrs.evolve(GREEDY, temperature=0.8, top_p=0.9, top_k=20, min_p=0.01)
 PROMPT = tuple(range(100, 121))
 ONE, TWO = Slot(1), Slot(2)
