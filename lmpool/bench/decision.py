@@ -13,7 +13,7 @@ from lmpool.core.events import PeerJoined, Received
 from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Nanos, Peer, Rank, RequestId, Role, Version
 from lmpool.core.messages import Message
 from lmpool.core.messages.ingress_control import BookingEnded, RouteAsked
-from lmpool.core.messages.worker_control import FullReport, Load, Report, WorkerJoined
+from lmpool.core.messages.worker_control import NOTHING_DONE, FullReport, Load, Report, WorkerJoined
 from lmpool.core.page_table import PageTable
 from lmpool.core.prefix import HASH_BYTES
 from lmpool.core.rates import Rates
@@ -55,11 +55,11 @@ def _load() -> Load:
 
 
 def _full_report(hashes: bytes) -> FullReport:
-    return FullReport(Version(1), 0, 1, hashes, (), (), _load(), RATES)
+    return FullReport(Version(1), 0, 1, hashes, (), (), _load(), RATES, NOTHING_DONE)
 
 
 def _report(version: int, added: bytes, removed: bytes) -> Report:
-    return Report(Version(version), added, removed, (), (), (), (), _load(), RATES, 0, 0, 0, 0)
+    return Report(Version(version), added, removed, (), (), (), (), _load(), RATES, NOTHING_DONE)
 
 
 def _asked(counter: int, chain: bytes) -> RouteAsked:

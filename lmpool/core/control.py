@@ -164,7 +164,7 @@ class ControlPlane:
             case Report():
                 self._router.learn_outputs(*self._roster.report(now, peer, message))
             case FullReport():
-                self._roster.full_report(now, peer, message)
+                self._router.learn_outputs(*self._roster.full_report(now, peer, message))
             case WorkerJoined():
                 self._roster.join(now, peer, message)
             case DrainBegun():

@@ -16,7 +16,7 @@ from lmpool.core.messages.worker_control import Load
 from lmpool.core.outbox import Outbox
 from lmpool.core.plan import NOT_FINITE, BatchPlan, PromptLogprobs, Row, SequenceStart, StepResult, TokenLogprobs
 from lmpool.core.rates import Rates
-from lmpool.core.report import Totals, load_of
+from lmpool.core.report import Tally, load_of
 from lmpool.core.schedule import Schedule
 from lmpool.core.sequence import Sequence, SequenceEvent, SequenceState
 from lmpool.core.step import PlannedRow, RunningStep, plan_decode, plan_prefill, start_of, work_of
@@ -37,14 +37,14 @@ class Execution:
         "pool",
         "rates",
         "schedule",
-        "totals",
+        "tally",
     )
 
     def __init__(self, pool: BlockPool, schedule: Schedule, block_size: int, rates: Rates, outbox: Outbox) -> None:
         self.pool = pool
         self.schedule = schedule
         self.rates = rates
-        self.totals = Totals(0, 0, 0, 0, 0, 0, 0)
+        self.tally = Tally()
         self._block_size = block_size
         self._outbox = outbox
         self._sequences: dict[SequenceId, tuple[LiveRequest, Sequence]] = {}
@@ -74,8 +74,8 @@ class Execution:
 
     def finish(self, sequence: Sequence, output_tokens: int) -> None:
         """The sequence has come to its own end, of which `output_tokens` count."""
-        self.totals.outputs += 1
-        self.totals.output_tokens += output_tokens
+        self.tally.outputs += 1
+        self.tally.output_tokens += output_tokens
         self.close(sequence)
 
     def close(self, sequence: Sequence) -> None:
@@ -112,7 +112,7 @@ class Execution:
             starts.append(start_of(request, sequence))
             if not sequence.has_begun:
                 sequence.has_begun = True
-                self.totals.tokens_cached += cached
+                self.tally.tokens_cached += cached
             if not request.is_accepted:
                 request.is_accepted = True
                 waited = Nanos(now - request.received_ns)
@@ -138,7 +138,7 @@ class Execution:
         self.schedule.leave(sequence)
         sequence.move(SequenceEvent.PREEMPTED)
         sequence.preemptions += 1
-        self.totals.preemptions += 1
+        self.tally.preemptions += 1
         self._requeue(sequence)
 
     def _requeue(self, sequence: Sequence) -> None:
@@ -151,12 +151,12 @@ class Execution:
         assert result.step == step.number
         self.rates = correct(self.rates, step.work, now - max(step.launched_ns, self._completed_ns))
         self._completed_ns = now
-        self.totals.steps += 1
+        self.tally.steps += 1
         self._tell_scores(step, result.prompt_logprobs)
         samples = zip(result.slots, result.tokens, result.logprobs, strict=True)
         for row in step.rows:
             row.sequence.in_flight -= 1
-            self.totals.tokens_computed += row.prefill
+            self.tally.tokens_computed += row.prefill
             if not row.samples:
                 self._complete_row(row)
             else:
@@ -176,7 +176,7 @@ class Execution:
         step = self._steps.popleft()
         assert number == step.number
         self._completed_ns = now
-        self.totals.steps_failed += 1
+        self.tally.steps_failed += 1
         for row in step.rows:
             row.sequence.in_flight -= 1
             self._lose_row(row)
@@ -278,5 +278,5 @@ class Execution:
                 (step.number, step.launched_ns, step.predicted_ns, [(row[2:], row.sequence.id) for row in step.rows])
                 for step in self._steps
             ],
-            (self._step, self._completed_ns, self.rates, attrs.astuple(self.totals)),
+            (self._step, self._completed_ns, self.rates, attrs.astuple(self.tally)),
         )

@@ -6,7 +6,7 @@ from lmpool.core.block_pool import BlockPool
 from lmpool.core.ids import Nanos, RequestId, Version
 from lmpool.core.limits import REPORT_HASHES_MAX
 from lmpool.core.live_request import LiveRequest
-from lmpool.core.messages.worker_control import FullReport, Load, Report
+from lmpool.core.messages.worker_control import FullReport, Load, Report, Totals
 from lmpool.core.prefix import HASH_BYTES
 from lmpool.core.rates import Rates
 from lmpool.core.schedule import Schedule
@@ -15,20 +15,19 @@ from lmpool.core.step import RunningStep
 
 
 @attrs.define
-class Totals:
-    """Since the beginning of the epoch."""
+class Tally:
+    """`Totals` in the making."""
 
-    tokens_computed: int
-    """Prefill tokens, resumes included."""
-    tokens_cached: int
-    """Prompt tokens found cached when a sequence began for the first time."""
-    outputs: int
-    """Choices that came to their own end or length."""
-    output_tokens: int
-    """Their output tokens."""
-    steps: int
-    steps_failed: int
-    preemptions: int
+    tokens_computed: int = 0
+    tokens_cached: int = 0
+    outputs: int = 0
+    output_tokens: int = 0
+    steps: int = 0
+    steps_failed: int = 0
+    preemptions: int = 0
+
+    def totals(self) -> Totals:
+        return Totals(*attrs.astuple(self))
 
 
 class Reporter:
@@ -76,17 +75,14 @@ class Reporter:
             tuple(prefills.values()),
             load,
             rates,
-            totals.tokens_computed,
-            totals.tokens_cached,
-            totals.outputs,
-            totals.output_tokens,
+            totals,
         )
         self._accepted.clear()
         self._ended.clear()
         return report
 
     def everything(
-        self, pool: BlockPool, live: dict[RequestId, LiveRequest], load: Load, rates: Rates
+        self, pool: BlockPool, live: dict[RequestId, LiveRequest], load: Load, rates: Rates, totals: Totals
     ) -> list[FullReport]:
         """In parts of bounded size, all of one new version."""
         self.forget(pool)
@@ -107,6 +103,7 @@ class Reporter:
                 prefills if part == parts - 1 else (),
                 load,
                 rates,
+                totals,
             )
             for part in range(parts)
         ]

@@ -27,7 +27,7 @@ from lmpool.core.membership import (
     why_not,
 )
 from lmpool.core.messages.ingress_control import RankState
-from lmpool.core.messages.worker_control import FullReport, Load, Report, WorkerJoined
+from lmpool.core.messages.worker_control import NOTHING_DONE, FullReport, Load, Report, Totals, WorkerJoined
 from lmpool.core.page_table import PageTable
 from lmpool.core.prefix import HASH_BYTES
 from lmpool.core.rates import Rates
@@ -53,10 +53,13 @@ class Feed:
     """A full report is due: asked for, or expected after joining. When to ask for it (again)."""
     residency: "Residency | None"
     """None before the first complete full report."""
-    tokens_computed: int
-    tokens_cached: int
-    outputs: int
-    output_tokens: int
+    totals: Totals
+
+    def count(self, totals: Totals) -> tuple[int, int]:
+        """Returns how many choices have ended since the last count, and their output tokens."""
+        ended = totals.outputs - self.totals.outputs, totals.output_tokens - self.totals.output_tokens
+        self.totals = totals
+        return ended
 
 
 @attrs.define
@@ -153,14 +156,14 @@ class Roster:
             self._reject(member, "its namespace differs from the first member's")
             return
         wanted_until = Nanos(now + self._settings.report_wait_ns)
-        member.feed = Feed(facts, facts.rates, None, wanted_until, None, 0, 0, 0, 0)
+        member.feed = Feed(facts, facts.rates, None, wanted_until, None, NOTHING_DONE)
         self._change(member)
 
     def drain(self, peer: Peer) -> None:
         self._advance(self._members[peer.rank], Leaving())
 
     def report(self, now: Nanos, peer: Peer, report: Report) -> tuple[int, int]:
-        """Returns how many choices have ended since the last report, and their output tokens."""
+        """Returns as `Feed.count`."""
         member = self._members[peer.rank]
         feed = member.feed
         if feed is None or feed.residency is None or report.version <= feed.residency.version:
@@ -177,13 +180,9 @@ class Roster:
             feed.wanted_until = now
         residency.load = report.load
         feed.rates = smooth_rates(feed.rates, report.rates)
-        feed.tokens_computed = report.tokens_computed
-        feed.tokens_cached = report.tokens_cached
-        ended = report.outputs - feed.outputs, report.output_tokens - feed.output_tokens
-        feed.outputs, feed.output_tokens = report.outputs, report.output_tokens
         self._follow(member, peer, report)
         self._advance(member, Heard(Nanos(now + self._settings.suspect_after_ns)))
-        return ended
+        return feed.count(report.totals)
 
     def _follow(self, member: Member, peer: Peer, report: Report) -> None:
         rank, epoch, ledger = member.rank, peer.epoch, self._ledger
@@ -214,12 +213,12 @@ class Roster:
         )
         self._ledger.adopt(placement, tokens)
 
-    def full_report(self, now: Nanos, peer: Peer, report: FullReport) -> None:
+    def full_report(self, now: Nanos, peer: Peer, report: FullReport) -> tuple[int, int]:
         member = self._members[peer.rank]
         feed = member.feed
         if feed is None or (feed.residency is not None and report.version < feed.residency.version):
             self.stale_dropped += 1
-            return
+            return 0, 0
         if report.part == 0:
             if feed.staged is not None:
                 self.table.retire(feed.staged.holder)
@@ -227,17 +226,17 @@ class Roster:
         staged = feed.staged
         if staged is None or report.version != staged.version or report.part != staged.next_part:
             self.stale_dropped += 1
-            return
+            return 0, 0
         if self.table.size(staged.holder) + len(report.hashes) // HASH_BYTES > feed.facts.blocks:
             self._reject(member, "it reports more hashes than it has blocks")
-            return
+            return 0, 0
         self.table.add(staged.holder, report.hashes)
         staged.next_part += 1
         silent_at = Nanos(now + self._settings.suspect_after_ns)
         if staged.next_part < report.parts:
             feed.wanted_until = Nanos(now + self._settings.report_wait_ns)
             self._advance(member, Heard(silent_at))
-            return
+            return 0, 0
         if feed.residency is not None:
             self.table.retire(feed.residency.holder)
         feed.staged, feed.wanted_until = None, None
@@ -248,6 +247,7 @@ class Roster:
             if self._ledger.booking(request) is None:
                 self._adopt(member, peer, request, listed[request])
         self._advance(member, Complete(silent_at))
+        return feed.count(report.totals)
 
     def tick(self, now: Nanos) -> list[Peer]:
         """Returns the peers to ask for a full report."""
@@ -313,6 +313,7 @@ class Roster:
         feed, account = member.feed, self._ledger.account(member.rank)
         residency = None if feed is None else feed.residency
         load = None if residency is None else residency.load
+        totals = NOTHING_DONE if feed is None else feed.totals
         return RankState(
             rank=member.rank,
             epoch=epoch_of(member.state) or Epoch(0),
@@ -326,8 +327,10 @@ class Roster:
             decoding=0 if load is None else load.decoding,
             booked=account.requests,
             prefill_tokens=account.prefill_tokens,
-            tokens_computed=0 if feed is None else feed.tokens_computed,
-            tokens_cached=0 if feed is None else feed.tokens_cached,
+            tokens_computed=totals.tokens_computed,
+            tokens_cached=totals.tokens_cached,
+            steps_failed=totals.steps_failed,
+            preemptions=totals.preemptions,
             routed=member.routed,
         )
 

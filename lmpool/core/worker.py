@@ -38,7 +38,7 @@ from lmpool.core.messages.ingress_worker import (
     Refused,
     Submit,
 )
-from lmpool.core.messages.worker_control import DrainBegun, ReportWanted, WorkerJoined
+from lmpool.core.messages.worker_control import DrainBegun, ReportWanted, Totals, WorkerJoined
 from lmpool.core.outbox import Outbox
 from lmpool.core.prefix import TOKEN_BYTES
 from lmpool.core.rates import Rates
@@ -80,14 +80,8 @@ class WorkerSnapshot:
     """Live."""
     requests_taken: int
     requests_refused: int
-    preemptions: int
-    steps: int
-    steps_failed: int
     steps_in_flight: int
-    tokens_computed: int
-    tokens_cached: int
-    outputs: int
-    output_tokens: int
+    totals: Totals
     messages_stray: int
     """Of a kind that no worker expects; dropped."""
     is_draining: bool
@@ -168,7 +162,7 @@ class Worker:
 
     def snapshot(self) -> WorkerSnapshot:
         execution = self._execution
-        schedule, totals = execution.schedule, execution.totals
+        schedule = execution.schedule
         return WorkerSnapshot(
             execution.pool.counts(),
             execution.pool.reclaimed,
@@ -178,14 +172,8 @@ class Worker:
             len(self._live),
             self._taken,
             self._refused,
-            totals.preemptions,
-            totals.steps,
-            totals.steps_failed,
             execution.steps_in_flight,
-            totals.tokens_computed,
-            totals.tokens_cached,
-            totals.outputs,
-            totals.output_tokens,
+            execution.tally.totals(),
             self._strays,
             self._is_draining,
             execution.rates,
@@ -345,7 +333,8 @@ class Worker:
         if self._control is None:
             self._reporter.forget(execution.pool)
             return
-        report = self._reporter.changes(execution.pool, self._live, execution.load(), execution.rates, execution.totals)
+        load, totals = execution.load(), execution.tally.totals()
+        report = self._reporter.changes(execution.pool, self._live, load, execution.rates, totals)
         self._outbox.say(self._control, report)
 
     def _tell_everything(self, peer: Peer) -> None:
@@ -353,5 +342,6 @@ class Worker:
             self._strays += 1
             return
         execution = self._execution
-        for part in self._reporter.everything(execution.pool, self._live, execution.load(), execution.rates):
+        load, totals = execution.load(), execution.tally.totals()
+        for part in self._reporter.everything(execution.pool, self._live, load, execution.rates, totals):
             self._outbox.say(peer, part)

@@ -2,22 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from lmpool.core.events import Tick
 from lmpool.core.ids import MILLISECOND, Nanos
+from lmpool.core.machine import Machine
 
 Event = TypeVar("Event")
 Effect = TypeVar("Effect")
-Event_contra = TypeVar("Event_contra", contravariant=True)
-
-
-class Machine(Protocol[Event_contra, Effect]):
-    """The door that `Worker`, `ControlPlane` and `Ingress` have in common."""
-
-    def handle(self, now: Nanos, event: Event_contra | Tick) -> list[Effect]: ...
-
-    def next_deadline(self) -> Nanos | None: ...
 
 
 class Driver(Generic[Event, Effect]):

@@ -182,6 +182,8 @@ GAUGES: tuple[tuple[str, str, Callable[[RankState], int]], ...] = (
 COUNTERS: tuple[tuple[str, str, Callable[[RankState], int]], ...] = (
     ("lmpool_prefill_tokens_computed", "Prefill tokens computed in this epoch.", lambda rank: rank.tokens_computed),
     ("lmpool_prefill_tokens_cached", "Prompt tokens found cached in this epoch.", lambda rank: rank.tokens_cached),
+    ("lmpool_preemptions", "Sequences that gave way in this epoch.", lambda rank: rank.preemptions),
+    ("lmpool_steps_failed", "Steps that failed in this epoch.", lambda rank: rank.steps_failed),
     ("lmpool_requests_routed", "Requests sent there by this control.", lambda rank: rank.routed),
 )
 

@@ -22,7 +22,7 @@ from lmpool.core.messages.ingress_control import (
     StateReported,
     Unroutable,
 )
-from lmpool.core.messages.worker_control import FullReport, Load, Report, ReportWanted, WorkerJoined
+from lmpool.core.messages.worker_control import NOTHING_DONE, FullReport, Load, Report, ReportWanted, WorkerJoined
 from lmpool.core.rates import Rates
 
 BLOCK_SIZE = 16
@@ -111,10 +111,7 @@ def report(version: int, load: Load) -> Report:
         prefill_tokens=(),
         load=load,
         rates=RATES,
-        tokens_computed=0,
-        tokens_cached=0,
-        outputs=0,
-        output_tokens=0,
+        totals=NOTHING_DONE,
     )
 
 
@@ -160,7 +157,9 @@ class Plane:
         self.versions[rank] = version
         return self.tell(
             rank,
-            FullReport(Version(version), 0, 1, held, tuple(live), tuple(live.values()), self.loads[rank], RATES),
+            FullReport(
+                Version(version), 0, 1, held, tuple(live), tuple(live.values()), self.loads[rank], RATES, NOTHING_DONE
+            ),
         )
 
     def bring(self, rank: int, held: bytes) -> None:

@@ -13,7 +13,7 @@ from lmpool.core.messages.ingress_control import (
     UnroutableReason,
 )
 from lmpool.core.messages.ingress_worker import Abort
-from lmpool.core.messages.worker_control import DrainBegun, FullReport, ReportWanted
+from lmpool.core.messages.worker_control import NOTHING_DONE, DrainBegun, FullReport, ReportWanted
 from tests.core.plane import (
     BLOCK_SIZE,
     FACTS,
@@ -58,9 +58,9 @@ def test_a_rank_is_live_only_after_its_whole_first_report() -> None:
     answer = plane.ask(question(1, DOCUMENT, PROMPT))
     assert isinstance(answer, Unroutable)
     assert (answer.reason, answer.tokens_max) == (UnroutableReason.NO_REPLICA, 0)
-    plane.tell(0, FullReport(Version(1), 0, 2, HALF, (), (), IDLE, RATES))
+    plane.tell(0, FullReport(Version(1), 0, 2, HALF, (), (), IDLE, RATES, NOTHING_DONE))
     assert isinstance(plane.ask(question(2, DOCUMENT, PROMPT)), Unroutable)
-    plane.tell(0, FullReport(Version(1), 1, 2, DOCUMENT[len(HALF) :], (), (), IDLE, RATES))
+    plane.tell(0, FullReport(Version(1), 1, 2, DOCUMENT[len(HALF) :], (), (), IDLE, RATES, NOTHING_DONE))
     answer = plane.ask(question(3, DOCUMENT, PROMPT))
     assert isinstance(answer, RouteDecided)
     assert answer.ready_blocks == 40
@@ -202,11 +202,11 @@ def test_a_worker_that_joins_and_does_not_report_is_asked() -> None:
 
 def test_while_a_full_report_arrives_in_parts_the_old_hashes_stand() -> None:
     plane = ready_plane(SETTINGS, DOCUMENT)
-    plane.tell(0, FullReport(Version(4), 0, 2, chain(("new", 3)), (), (), IDLE, RATES))
+    plane.tell(0, FullReport(Version(4), 0, 2, chain(("new", 3)), (), (), IDLE, RATES, NOTHING_DONE))
     answer = plane.ask(question(1, DOCUMENT, PROMPT))
     assert isinstance(answer, RouteDecided)
     assert answer.ready_blocks == 40
-    plane.tell(0, FullReport(Version(4), 1, 2, b"", (), (), IDLE, RATES))
+    plane.tell(0, FullReport(Version(4), 1, 2, b"", (), (), IDLE, RATES, NOTHING_DONE))
     answer = plane.ask(question(2, DOCUMENT, PROMPT))
     assert isinstance(answer, RouteDecided)
     assert answer.ready_blocks == 0
@@ -217,8 +217,8 @@ def test_while_a_full_report_arrives_in_parts_the_old_hashes_stand() -> None:
 def test_old_versions_and_parts_out_of_order_are_dropped_and_counted() -> None:
     plane = ready_plane(SETTINGS, HALF)
     plane.tell(0, attrs.evolve(report(1, IDLE), removed=HALF))
-    plane.tell(0, FullReport(Version(0), 0, 1, b"", (), (), IDLE, RATES))
-    plane.tell(0, FullReport(Version(3), 1, 2, b"", (), (), IDLE, RATES))
+    plane.tell(0, FullReport(Version(0), 0, 1, b"", (), (), IDLE, RATES, NOTHING_DONE))
+    plane.tell(0, FullReport(Version(3), 1, 2, b"", (), (), IDLE, RATES, NOTHING_DONE))
     state = plane.state()
     assert (state.stale_dropped, state.ranks[0].resident_hashes) == (3, 20)
 

@@ -61,7 +61,7 @@ def test_b17_cancelled_while_queued_costs_nothing(in_flight: int) -> None:
         world.abort(counter)
     world.run(200)
     world.assert_complete(long, world.submits[RequestId(INGRESS.epoch, 20)])
-    assert world.worker.snapshot().tokens_computed == 120
+    assert world.worker.snapshot().totals.tokens_computed == 120
     world.assert_idle()
 
 
@@ -72,7 +72,7 @@ def test_b17_cancelled_in_the_middle_of_a_chunked_prefill(in_flight: int) -> Non
         world.complete_step()
     world.abort(1)
     assert_all_back_within_two_steps(world)
-    assert world.worker.snapshot().tokens_computed == 16 * (3 + in_flight)
+    assert world.worker.snapshot().totals.tokens_computed == 16 * (3 + in_flight)
     world.assert_idle()
 
 
@@ -83,7 +83,7 @@ def test_b17_cancelled_while_preempted_or_waiting_for_a_writer(in_flight: int) -
     world.complete_step()
     world.abort(2)
     world.submit(3, prompt_of(30, 3), length=60)
-    while not world.worker.snapshot().preemptions:
+    while not world.worker.snapshot().totals.preemptions:
         world.complete_step()
     world.abort(3)
     world.run(100)
@@ -167,7 +167,7 @@ def test_a_stop_string_ends_a_choice_and_the_last_ends_the_request(in_flight: in
     world.finish(1, 1, 1)
     assert world.ended[submit.request, 0] is EndReason.COMPLETE
     snapshot = world.worker.snapshot()
-    assert (snapshot.outputs, snapshot.output_tokens) == (2, 5)
+    assert (snapshot.totals.outputs, snapshot.totals.output_tokens) == (2, 5)
     world.run(10)
     world.assert_idle()
 
@@ -306,7 +306,7 @@ def test_a_failed_step_is_computed_again(in_flight: int) -> None:
             world.complete_step()
     world.run(60)
     world.assert_complete(*submits)
-    assert world.worker.snapshot().steps_failed == 3
+    assert world.worker.snapshot().totals.steps_failed == 3
     world.assert_idle()
 
 
@@ -339,7 +339,7 @@ def test_three_failures_in_a_row_end_the_sequence(in_flight: int) -> None:
         world.fail_step()
     assert world.finishes[submit.request, 0] is Finish.STEP_FAILED
     assert world.ended[submit.request, 0] is EndReason.STEP_FAILED
-    assert world.worker.snapshot().steps_failed <= 3 * in_flight
+    assert world.worker.snapshot().totals.steps_failed <= 3 * in_flight
     usual = world.submit(2, prompt_of(20, 1))
     world.run(20)
     world.assert_complete(usual)

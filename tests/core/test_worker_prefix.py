@@ -19,7 +19,7 @@ def cached_tokens(world: World, submit: Submit) -> int:
 
 
 def computed(world: World) -> int:
-    return world.worker.snapshot().tokens_computed
+    return world.worker.snapshot().totals.tokens_computed
 
 
 @pytest.mark.parametrize("size", [15, 16, 17, 32])

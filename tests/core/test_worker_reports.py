@@ -8,7 +8,7 @@ from lmpool.core.block_pool import BlockPool
 from lmpool.core.events import PeerJoined, PeerLost, Received
 from lmpool.core.ids import SECOND, Nanos, StepNumber, Version
 from lmpool.core.limits import REPORT_HASHES_MAX
-from lmpool.core.messages.worker_control import FullReport, Load, Report, ReportWanted, WorkerJoined
+from lmpool.core.messages.worker_control import NOTHING_DONE, FullReport, Load, Report, ReportWanted, Totals, WorkerJoined
 from lmpool.core.prefix import HASH_BYTES, hash_at, split_chain
 from lmpool.core.report import Reporter
 from tests.core.worker_world import BASE, CONTROL, INGRESS, RATES, World, prompt_of
@@ -47,7 +47,7 @@ def test_one_report_a_step_says_what_has_changed() -> None:
     world.run(10)
     last = reports(world)[-1]
     assert last.ended == (submit.request,)
-    assert (last.outputs, last.output_tokens, last.tokens_computed, last.tokens_cached) == (1, 3, 100, 0)
+    assert last.totals == Totals(100, 0, 1, 3, 4, 0, 0)
     assert last.load.step_began_ns is None
     assert world.told_live == {}
 
@@ -91,7 +91,7 @@ def test_a_full_report_comes_in_bounded_parts() -> None:
     for position, block in enumerate(table):
         pool.publish(block, hash_at(chain, position), table[position - 1] if position else None, StepNumber(0))
     load = Load(0, 0, 0, 0, 0, 0, 0, 0, None, Nanos(0))
-    parts = Reporter().everything(pool, {}, load, RATES)
+    parts = Reporter().everything(pool, {}, load, RATES, NOTHING_DONE)
     assert [(part.part, part.parts, part.version) for part in parts] == [(0, 2, 1), (1, 2, 1)]
     assert [len(part.hashes) // HASH_BYTES for part in parts] == [REPORT_HASHES_MAX, 10]
     assert b"".join(part.hashes for part in parts) == chain

@@ -75,8 +75,8 @@ def test_b34_more_long_requests_than_the_pool_holds(in_flight: int) -> None:
     world.assert_complete(*longs, *shorts)
     snapshot = world.worker.snapshot()
     needed = 4 * 70 + len(shorts) * 12
-    assert snapshot.tokens_computed <= 2 * needed
-    assert snapshot.preemptions <= 3 * 4
+    assert snapshot.totals.tokens_computed <= 2 * needed
+    assert snapshot.totals.preemptions <= 3 * 4
     world.assert_idle()
 
 
@@ -90,7 +90,7 @@ def test_b34_room_is_kept_so_that_preemptions_are_few(in_flight: int) -> None:
         world.complete_step()
     world.run(2000)
     world.assert_complete(*submits)
-    assert world.worker.snapshot().preemptions < len(submits) / 2
+    assert world.worker.snapshot().totals.preemptions < len(submits) / 2
 
 
 def test_b34_the_oldest_of_the_best_class_is_never_preempted(in_flight: int) -> None:
@@ -262,8 +262,8 @@ def test_a_preempted_sequence_resumes_nearly_for_free(in_flight: int) -> None:
     world.run(200)
     world.assert_complete(*pair)
     snapshot = world.worker.snapshot()
-    assert snapshot.preemptions >= 1
-    assert snapshot.tokens_computed < 60 + 30
+    assert snapshot.totals.preemptions >= 1
+    assert snapshot.totals.tokens_computed < 60 + 30
     started = [start.slot for plan in world.plans for start in plan.starts]
     departed = [slot for plan in world.plans for slot in plan.departures]
     assert len(started) - len(departed) <= 1
@@ -290,7 +290,7 @@ def test_a_decode_waits_for_the_blocks_of_one_that_is_about_to_end() -> None:
     pair = [world.submit(1, prompt_of(24, 1), length=18), world.submit(2, prompt_of(25, 2), length=30)]
     world.run(60)
     world.assert_complete(*pair)
-    assert world.worker.snapshot().preemptions == 0
+    assert world.worker.snapshot().totals.preemptions == 0
 
 
 def test_rates_follow_what_steps_take() -> None:

@@ -76,7 +76,7 @@ def test_b79_a_pool_smaller_than_the_model_bounds_the_context_and_says_so(folder
     assert replica.model_tokens_max == 80
     assert "contexts of 80 tokens" in replica.description
     assert "512" in replica.description
-    assert "--kv-memory" in replica.description
+    assert "raise --kv-blocks" in replica.description
 
 
 def test_b79_an_ordered_context_that_the_pool_cannot_hold_is_refused_with_flags_that_work(folder: str) -> None:

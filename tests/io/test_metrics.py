@@ -29,6 +29,8 @@ def rank_state(rank: int) -> RankState:
         prefill_tokens=5,
         tokens_computed=6 + rank,
         tokens_cached=7,
+        steps_failed=1,
+        preemptions=2,
         routed=8,
     )
 

@@ -29,6 +29,8 @@ def rank_state(rank: int, membership: str, computed: int, cached: int) -> RankSt
         prefill_tokens=5,
         tokens_computed=computed,
         tokens_cached=cached,
+        steps_failed=1,
+        preemptions=2,
         routed=11,
     )
 

@@ -33,6 +33,15 @@ LOAD = wc.Load(
     step_began_ns=Nanos(5_000_000_000),
     step_cost_ns=Nanos(12_000_000),
 )
+TOTALS = wc.Totals(
+    tokens_computed=900,
+    tokens_cached=300,
+    outputs=12,
+    output_tokens=700,
+    steps=65,
+    steps_failed=1,
+    preemptions=2,
+)
 LOGPROBS = TokenLogprobs(token=11, logprob=-0.25, top_tokens=(11, 12), top_logprobs=(-0.25, -1.5))
 SAMPLING = SamplingSettings(
     temperature=0.7,
@@ -85,6 +94,8 @@ RANK_STATE = ic.RankState(
     prefill_tokens=40,
     tokens_computed=900,
     tokens_cached=300,
+    steps_failed=1,
+    preemptions=2,
     routed=17,
 )
 
@@ -175,10 +186,7 @@ EXAMPLES: tuple[Framed, ...] = (
         prefill_tokens=(4,),
         load=LOAD,
         rates=RATES,
-        tokens_computed=900,
-        tokens_cached=300,
-        outputs=12,
-        output_tokens=700,
+        totals=TOTALS,
     ),
     wc.FullReport(
         version=Version(9),
@@ -189,6 +197,7 @@ EXAMPLES: tuple[Framed, ...] = (
         prefill_tokens=(4,),
         load=attrs.evolve(LOAD, step_began_ns=None),
         rates=RATES,
+        totals=TOTALS,
     ),
     wc.ReportWanted(),
     wc.DrainBegun(),

@@ -145,6 +145,9 @@ class RankState:
     """Booked prefill tokens not yet computed."""
     tokens_computed: int
     tokens_cached: int
+    steps_failed: int
+    preemptions: int
+    """Sequences that gave up their blocks for others and began again later. As all counts above, of this epoch."""
     routed: int
     """Requests sent there by this control."""
 

@@ -29,6 +29,26 @@ class Load:
 
 
 @attrs.frozen
+class Totals:
+    """What a rank has done since the beginning of its epoch."""
+
+    tokens_computed: int
+    """Prefill tokens, resumes included."""
+    tokens_cached: int
+    """Prompt tokens found cached when a sequence began for the first time."""
+    outputs: int
+    """Choices that came to their own end or length."""
+    output_tokens: int
+    """Their output tokens."""
+    steps: int
+    steps_failed: int
+    preemptions: int
+
+
+NOTHING_DONE = Totals(0, 0, 0, 0, 0, 0, 0)
+
+
+@attrs.frozen
 class WorkerJoined:
     """First message of a worker on every link: facts of this epoch."""
 
@@ -58,14 +78,7 @@ class Report:
     prefill_tokens: tuple[int, ...]
     load: Load
     rates: Rates
-    tokens_computed: int
-    """Prefill tokens computed in this epoch, resumes included."""
-    tokens_cached: int
-    """Prompt tokens found cached at first admission in this epoch."""
-    outputs: int
-    """Choices ended in this epoch by their own end or length."""
-    output_tokens: int
-    """Their output tokens."""
+    totals: Totals
 
 
 @attrs.frozen
@@ -82,6 +95,7 @@ class FullReport:
     prefill_tokens: tuple[int, ...]
     load: Load
     rates: Rates
+    totals: Totals
 
 
 @attrs.frozen

@@ -23,7 +23,7 @@ from lmpool.core.messages.ingress_control import (
     StateReported,
     Unroutable,
 )
-from lmpool.core.messages.worker_control import DrainBegun, FullReport, ReportWanted
+from lmpool.core.messages.worker_control import NOTHING_DONE, DrainBegun, FullReport, ReportWanted
 from lmpool.core.prefix import HASH_BYTES
 from tests.core.plane import BLOCK_SIZE, FACTS, IDLE, RATES, SETTINGS, chain, question, report
 
@@ -256,6 +256,7 @@ class ControlMachine(RuleBasedStateMachine):
                     tuple(tokens for _, tokens in requests),
                     IDLE,
                     RATES,
+                    NOTHING_DONE,
                 )
             )
 

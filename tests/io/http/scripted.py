@@ -109,7 +109,7 @@ class ScriptedService:
         return 42
 
 
-RANK_STATE = RankState(Rank(0), Epoch(2), "live", 100, 10, 20, 30, 1, 2, 3, 4, 5, 6, 7, 8)
+RANK_STATE = RankState(Rank(0), Epoch(2), "live", 100, 10, 20, 30, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 DECISION = Decision(
     number=3,
     request=RequestId(Epoch(1), 5),
