@@ -1,0 +1,96 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from lmpool.core.ids import BlockId, Slot, StepNumber
+from lmpool.core.plan import BatchPlan, Row
+from lmpool.core.rates import Rates
+from lmpool.core.step_cost import StepWork, predict
+from lmpool.sim.step_time import (
+    ACCELERATOR_DEFAULT,
+    ACCELERATORS,
+    StepTimeError,
+    named_rates,
+    read_profile,
+    slowed,
+    step_ns,
+)
+from tests.specs.tables import read_rows
+
+PAGE = "step_time.md"
+
+
+def _calculate(arithmetic: str, facts: dict[str, float]) -> float:
+    """Products and quotients of the page's facts."""
+    assert re.fullmatch(r"[\w\s.+*/()]+", arithmetic)
+    return float(eval(arithmetic, {"__builtins__": {}}, dict(facts)))
+
+
+def test_the_rates_of_the_page_follow_from_its_facts_and_are_those_of_the_code() -> None:
+    facts = {row["fact"]: float(row["value"]) for row in read_rows(PAGE, ACCELERATOR_DEFAULT)}
+    rates = named_rates(ACCELERATOR_DEFAULT)
+    rows = read_rows(PAGE, "Rates")
+    assert [row["rate"] for row in rows] == list(Rates.__slots__[:5])
+    for row in rows:
+        calculated = _calculate(row["arithmetic"], facts)
+        assert calculated == pytest.approx(float(row["ns"]), rel=1e-4)
+        assert calculated == pytest.approx(getattr(rates, row["rate"]), rel=1e-12)
+
+
+def test_the_worked_steps_of_the_page_are_so() -> None:
+    rates = named_rates(ACCELERATOR_DEFAULT)
+    for row in read_rows(PAGE, "Worked steps"):
+        work = StepWork(int(row["p"]), int(row["pc"]), int(row["s"]), int(row["c"]))
+        assert predict(rates, work) / 1e6 == pytest.approx(float(row["ms"]), abs=5e-4)
+
+
+def test_a_token_of_llama_has_128_kib_of_keys_and_values() -> None:
+    assert ACCELERATORS[ACCELERATOR_DEFAULT][1].kv_bytes == 131_072
+
+
+def _row(start: int, count: int) -> Row:
+    tokens = tuple(range(count)) if count > 1 else ()
+    return Row(Slot(start), start, tokens, (BlockId(0),), True, True, 0.0, False)
+
+
+def test_a_step_lasts_what_the_machines_predict_of_its_work() -> None:
+    rates = named_rates(ACCELERATOR_DEFAULT)
+    plan = BatchPlan(StepNumber(1), (), (), (_row(100, 1), _row(250, 1), _row(40, 16)))
+    work = StepWork(16, 16 * 40 + 16 * 15 // 2, 2, 350)
+    assert step_ns(rates, plan) == round(predict(rates, work))
+
+
+def test_a_slowed_rank_takes_its_factor_for_any_step() -> None:
+    rates = named_rates(ACCELERATOR_DEFAULT)
+    plan = BatchPlan(StepNumber(1), (), (), (_row(100, 1), _row(40, 16)))
+    assert step_ns(slowed(rates, 2.0), plan) == pytest.approx(2 * step_ns(rates, plan), abs=1)
+
+
+def test_a_profile_gives_the_rates(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    names = ("step", "prefill", "prefill_context", "decode", "decode_context")
+    path.write_text(json.dumps({f"{name}_ns": number for number, name in enumerate(names, start=1)}))
+    assert read_profile(path) == Rates(1.0, 2.0, 3.0, 4.0, 5.0)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"step_ns": "fast"}'])
+def test_what_is_no_profile_is_named_with_what_it_needs(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(text)
+    with pytest.raises(StepTimeError, match=r"profile\.json is no profile.*needs the numbers step_ns"):
+        read_profile(path)
+
+
+def test_a_negative_rate_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    names = ("step", "prefill", "prefill_context", "decode", "decode_context")
+    path.write_text(json.dumps({f"{name}_ns": 1 for name in names} | {"decode_ns": -1}))
+    with pytest.raises(StepTimeError, match="at least 0"):
+        read_profile(path)
+
+
+def test_an_unknown_accelerator_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(StepTimeError, match=ACCELERATOR_DEFAULT):
+        named_rates("abacus")
