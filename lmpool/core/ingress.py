@@ -32,7 +32,8 @@ from lmpool.core.events import (
     StopFound,
     Tick,
 )
-from lmpool.core.ids import Epoch, Nanos, Peer, Rank, Role
+from lmpool.core.history import History
+from lmpool.core.ids import Epoch, Nanos, Peer, Rank, RequestId, Role
 from lmpool.core.linked_workers import LinkedWorkers
 from lmpool.core.messages import Message
 from lmpool.core.messages.ingress_control import Busy, DecisionsReported, RouteDecided, StateReported, Unroutable
@@ -41,7 +42,6 @@ from lmpool.core.messages.ingress_worker import (
     Accepted,
     CacheCleared,
     Ended,
-    EndReason,
     Finish,
     FinishChoice,
     PromptScored,
@@ -50,23 +50,20 @@ from lmpool.core.messages.ingress_worker import (
 )
 from lmpool.core.messages.worker_control import DrainBegun, WorkerJoined
 from lmpool.core.open_request import (
+    FAULTS,
+    LATE,
     Leaving,
     OpenRequest,
     Routing,
     Streaming,
     Submitted,
     Waiting,
+    early_end,
     open_request,
 )
 from lmpool.core.plan import TokenLogprobs
 from lmpool.core.request_table import RequestTable
 from lmpool.core.search import PROBE, Search, SearchSettings
-
-FAULTS = {
-    Finish.NOT_FINITE: "The model's output was not finite.",
-    Finish.STEP_FAILED: "The model failed on this request.",
-}
-LATE = "The request was not complete at its deadline."
 
 
 @attrs.frozen
@@ -116,7 +113,7 @@ class Ingress:
         self._dropped = 0
 
     def handle(self, now: Nanos, event: IngressEvent) -> list[IngressEffect]:
-        self._now = now
+        self._now = self._requests.now = now
         match event:
             case Received(peer=peer, message=message):
                 self._receive(peer, message)
@@ -157,6 +154,14 @@ class Ingress:
             linked=self._workers.ranks,
             homes=self._search.homes,
         )
+
+    def history(self, request: RequestId) -> History | None:
+        """What has become of it so far; None for one that is unknown or forgotten."""
+        return self._requests.history(request)
+
+    def requests_of(self, tenant: str) -> tuple[RequestId, ...]:
+        """Those that have a history."""
+        return self._requests.requests_of(tenant)
 
     def digest(self) -> bytes:
         """Of the whole state."""
@@ -237,14 +242,15 @@ class Ingress:
     def _arrive(self, arrived: RequestArrived) -> None:
         choices, most = self._requests.choices, self._settings.requests_max
         assert arrived.request.ingress == self._settings.epoch
+        request = open_request(arrived, Waiting(self._now))
         if self._is_draining:
-            self._requests.turn_away(CloseRequest(arrived.request, Outcome.DRAINING, "The server is ending.", Nanos(0)))
+            close = CloseRequest(arrived.request, Outcome.DRAINING, "The server is ending.", Nanos(0))
+            self._requests.turn_away(request, close)
         elif choices + arrived.choices > most:
             detail = f"{choices} answers are under way and the server takes at most {most} at a time."
             retry_after = self._settings.search.busy_retry_ns
-            self._requests.turn_away(CloseRequest(arrived.request, Outcome.BUSY, detail, retry_after))
+            self._requests.turn_away(request, CloseRequest(arrived.request, Outcome.BUSY, detail, retry_after))
         else:
-            request = open_request(arrived, Waiting(self._now))
             self._requests.add(request)
             self._search.begin(self._now, request)
 
@@ -256,7 +262,8 @@ class Ingress:
                 self._requests.finish(request, request.phase.close)
             return
         match word:
-            case Accepted(cached_tokens=cached):
+            case Accepted(cached_tokens=cached, waited_ns=waited):
+                request.visits.accept(self._now, cached, waited)
                 self._requests.move(request, Streaming(worker))
                 if not request.has_begun:
                     request.has_begun = True
@@ -267,7 +274,7 @@ class Ingress:
             case Refused():
                 self._search.take_refusal(self._now, request, worker, word)
             case Ended(reason=reason):
-                self._take_end(request, reason)
+                self._requests.finish(request, early_end(request.id, reason))
             case _:
                 assert_never(word)
 
@@ -306,6 +313,7 @@ class Ingress:
             self._dropped += 1
             return
         assert index == len(choice.output), f"{request.id} choice {number}: token {index} after {len(choice.output)}"
+        request.visits.take_token(self._now)
         choice.output.append(token)
         choice.is_open = finish is None
         request.has_progressed = True
@@ -327,20 +335,6 @@ class Ingress:
         request.has_progressed = True
         if request.is_complete:
             self._end(request, Outcome.COMPLETE, "")
-
-    def _take_end(self, request: OpenRequest, reason: EndReason) -> None:
-        """The worker is done with it, and nobody here has asked it to be."""
-        match reason:
-            case EndReason.DEADLINE:
-                close = CloseRequest(request.id, Outcome.DEADLINE, LATE, Nanos(0))
-            case EndReason.STEP_FAILED:
-                close = CloseRequest(request.id, Outcome.FAILED, FAULTS[Finish.STEP_FAILED], Nanos(0))
-            case EndReason.COMPLETE | EndReason.ABORTED:
-                detail = f"The replica ended the request early ({reason.value})."
-                close = CloseRequest(request.id, Outcome.FAILED, detail, Nanos(0))
-            case _:
-                assert_never(reason)
-        self._requests.finish(request, close)
 
     def _stop(self, found: StopFound) -> None:
         request = self._requests.get(found.request.counter)

@@ -36,5 +36,8 @@ ROUTE_ATTEMPTS_MAX = 3
 REPORT_HASHES_MAX = 65_536
 """Hashes in one part of a full report (1 MiB), so that no report stalls a link."""
 
+HISTORIES_KEPT = 1024
+"""Requests whose course an ingress keeps after their end: as many as decisions, in about 1 MB."""
+
 DECISIONS_KEPT = 1024
 """Decisions that control keeps for inspection: a few minutes of a busy server in about 5 MB."""

@@ -4,16 +4,23 @@
 """
 
 from array import array
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 import attrs
 
-from lmpool.core.effects import CloseRequest
+from lmpool.core.effects import CloseRequest, Outcome
 from lmpool.core.events import RequestArrived
+from lmpool.core.history import History, Visits
 from lmpool.core.ids import BlockHash, Nanos, Peer, Rank, RequestId
 from lmpool.core.messages.ingress_control import RouteAsked
-from lmpool.core.messages.ingress_worker import Submit
+from lmpool.core.messages.ingress_worker import EndReason, Finish, Submit
 from lmpool.core.prefix import HASH_BYTES, TOKEN_BYTES, chain_length, extend_chain, hash_at, pack_tokens
+
+FAULTS = {
+    Finish.NOT_FINITE: "The model's output was not finite.",
+    Finish.STEP_FAILED: "The model failed on this request.",
+}
+LATE = "The request was not complete at its deadline."
 
 
 @attrs.frozen
@@ -98,6 +105,7 @@ class OpenRequest:
     """Workers that were lost before they brought anything."""
     has_progressed: bool
     """Its present worker has brought something."""
+    visits: Visits
 
     @property
     def id(self) -> RequestId:
@@ -168,7 +176,38 @@ def open_request(arrived: RequestArrived, phase: Phase) -> OpenRequest:
         unreachable=[],
         losses=0,
         has_progressed=False,
+        visits=Visits([]),
     )
+
+
+def history(request: OpenRequest, close: CloseRequest | None, now: Nanos) -> History:
+    """So far; with `close` for ever."""
+    return History(
+        request=request.id,
+        tenant=request.arrived.tenant,
+        arrived_ns=request.arrived.arrived_ns,
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=sum(len(choice.output) for choice in request.choices),
+        visits=request.visits.all(),
+        phase=PHASE_NAMES[type(request.phase)] if close is None else "closed",
+        outcome=None if close is None else close.outcome,
+        detail="" if close is None else close.detail,
+        ended_ns=None if close is None else now,
+    )
+
+
+def early_end(request: RequestId, reason: EndReason) -> CloseRequest:
+    """The worker is done with it, and nobody here has asked it to be."""
+    match reason:
+        case EndReason.DEADLINE:
+            return CloseRequest(request, Outcome.DEADLINE, LATE, Nanos(0))
+        case EndReason.STEP_FAILED:
+            return CloseRequest(request, Outcome.FAILED, FAULTS[Finish.STEP_FAILED], Nanos(0))
+        case EndReason.COMPLETE | EndReason.ABORTED:
+            detail = f"The replica ended the request early ({reason.value})."
+            return CloseRequest(request, Outcome.FAILED, detail, Nanos(0))
+        case _:
+            assert_never(reason)
 
 
 def question(request: OpenRequest, block_size: int, excluded: tuple[Rank, ...]) -> RouteAsked:

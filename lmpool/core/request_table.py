@@ -4,15 +4,17 @@ from collections.abc import Iterator
 
 from lmpool.core.deadlines import Deadlines
 from lmpool.core.effects import CloseRequest, IngressEffect, Outcome, Send
-from lmpool.core.ids import Nanos, Peer
+from lmpool.core.history import History, HistoryLog
+from lmpool.core.ids import Nanos, Peer, RequestId
+from lmpool.core.limits import HISTORIES_KEPT
 from lmpool.core.messages import Message
-from lmpool.core.open_request import PHASE_NAMES, OpenRequest, Phase
+from lmpool.core.open_request import PHASE_NAMES, OpenRequest, Phase, history
 
 
 class RequestTable:
     """Owned by the ingress machine and its search. Every change of phase goes through `move`."""
 
-    __slots__ = ("_at", "_deadlines", "_effects", "_requests", "choices", "outcomes")
+    __slots__ = ("_at", "_deadlines", "_effects", "_histories", "_requests", "choices", "now", "outcomes")
 
     def __init__(self) -> None:
         self._requests: dict[int, OpenRequest] = {}
@@ -21,6 +23,9 @@ class RequestTable:
         """Those that are or may be at a worker."""
         self._deadlines = Deadlines()
         self._effects: list[IngressEffect] = []
+        self._histories = HistoryLog(HISTORIES_KEPT)
+        self.now = Nanos(0)
+        """Of the event that is handled."""
         self.choices = 0
         """Of all open requests."""
         self.outcomes = dict.fromkeys(Outcome, 0)
@@ -61,14 +66,16 @@ class RequestTable:
 
     def finish(self, request: OpenRequest, close: CloseRequest) -> None:
         """The last that is heard of it."""
+        request.visits.end(close.outcome.value)
         del self._requests[request.counter]
         self._leave(request)
         self._deadlines.drop(request.arrived.request)
         self.choices -= request.arrived.choices
-        self.turn_away(close)
+        self.turn_away(request, close)
 
-    def turn_away(self, close: CloseRequest) -> None:
-        """A request that was never in the table."""
+    def turn_away(self, request: OpenRequest, close: CloseRequest) -> None:
+        """One that is not in the table."""
+        self._histories.append(history(request, close, self.now))
         self.outcomes[close.outcome] += 1
         self._effects.append(close)
 
@@ -97,6 +104,18 @@ class RequestTable:
         """Whose deadline has passed; it is taken off."""
         return [self._requests[request.counter] for request in self._deadlines.expired(now)]
 
+    def history(self, request: RequestId) -> History | None:
+        """None for one that is unknown or forgotten."""
+        found = self._requests.get(request.counter)
+        if found is not None and found.id == request:
+            return history(found, None, self.now)
+        return self._histories.get(request)
+
+    def requests_of(self, tenant: str) -> tuple[RequestId, ...]:
+        """Open ones, and those of the latest to end."""
+        live = [request.id for request in self if request.arrived.tenant == tenant]
+        return (*self._histories.requests_of(tenant), *live)
+
     def phases(self) -> tuple[tuple[str, int], ...]:
         counts = dict.fromkeys(PHASE_NAMES, 0)
         for request in self:
@@ -104,4 +123,4 @@ class RequestTable:
         return tuple((PHASE_NAMES[phase], count) for phase, count in counts.items())
 
     def digest_state(self) -> str:
-        return repr((self._requests, self._deadlines.digest_parts(), self.outcomes))
+        return repr((self._requests, self._deadlines.digest_parts(), self.outcomes, self._histories.digest_state()))

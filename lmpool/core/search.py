@@ -120,6 +120,7 @@ class Search:
 
     def begin_again(self, now: Nanos, request: OpenRequest) -> None:
         """Its worker is lost."""
+        request.visits.end("worker lost")
         request.losses = 0 if request.has_progressed else request.losses + 1
         if request.losses > self._settings.attempts_max:
             detail = f"{request.losses} replicas in a row were lost before they answered this request."
@@ -142,7 +143,7 @@ class Search:
             self.degraded += 1
             counts = [self._requests.count_at(peer) for peer in takers]
             index = self._affinity.choose(request.arrived, [peer.rank for peer in takers], counts)
-            self._submit(request, takers[index])
+            self._submit(now, request, takers[index], is_degraded=True)
         else:
             self._put_off(now, request)
 
@@ -150,7 +151,8 @@ class Search:
         request.unreachable.clear()
         self._requests.move(request, Waiting(Nanos(now + self._settings.retry_ns)))
 
-    def _submit(self, request: OpenRequest, worker: Peer) -> None:
+    def _submit(self, now: Nanos, request: OpenRequest, worker: Peer, *, is_degraded: bool) -> None:
+        request.visits.begin(now, request.attempt, worker.rank, worker.epoch, is_degraded=is_degraded)
         self._affinity.remember(request.arrived, worker.rank)
         request.has_progressed = False
         self._requests.send(worker, submission(request))
@@ -161,7 +163,7 @@ class Search:
             case RouteDecided(rank=rank, epoch=epoch):
                 worker = Peer(Role.WORKER, rank, epoch)
                 if self._workers.knows(worker):
-                    self._submit(request, worker)
+                    self._submit(now, request, worker, is_degraded=False)
                 else:
                     request.unreachable.append(rank)
                     self.seek(now, request)
@@ -182,6 +184,7 @@ class Search:
         """Asked again without this worker while there is another to ask, and not for ever."""
         request.refusals += 1
         request.refused.append(worker)
+        request.visits.end(f"refused: {refused.reason.value}")
         if refused.reason is RefusalReason.DRAINING:
             self._workers.drain(worker)
         if request.refusals <= self._settings.attempts_max and self._workers.takers(request):
