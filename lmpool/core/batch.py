@@ -10,6 +10,7 @@ being written waits for it; that blocks nobody. Waits have no cycles, because a 
 """
 
 from enum import Enum
+from typing import NamedTuple
 
 import attrs
 
@@ -28,8 +29,7 @@ class LeftOut(Enum):
     ROWS_RUNNING = "rows of it still run"
 
 
-@attrs.frozen
-class Decodable:
+class Decodable(NamedTuple):
     """A running sequence whose next input is its last token, known or not."""
 
     sequence: SequenceId

@@ -260,6 +260,10 @@ class BlockPool:
 
     # What is told
 
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._added or self._removed)
+
     def take_changes(self) -> tuple[bytes, bytes]:
         """Packed hashes added (ancestors first) and removed since the last call; no hash is in both."""
         changes = b"".join(self._added), b"".join(self._removed)

@@ -41,6 +41,17 @@ class StepCompleted:
 
 
 @attrs.frozen
+class StepsCompleted:
+    """A simulator's shortcut for as many `StepCompleted`, each at its own time and each followed at once by a step of
+    the same decodes. Legal for at most `Worker.streak()` steps, and if no token of it ends a choice."""
+
+    ends_ns: tuple[Nanos, ...]
+    """When the running step completed, and each after it."""
+    tokens: tuple[tuple[int, ...], ...]
+    """Parallel to the rows of the running step: what each sampled, one token a step."""
+
+
+@attrs.frozen
 class StepFailed:
     """The oldest running step raised; its writes may be anything, its results are lost."""
 
@@ -89,7 +100,9 @@ class ClientGone:
     request: RequestId
 
 
-WorkerEvent: TypeAlias = Received | StepCompleted | PeerJoined | PeerLost | Tick | StepFailed | DrainOrdered
+WorkerEvent: TypeAlias = (
+    Received | StepCompleted | PeerJoined | PeerLost | Tick | StepFailed | DrainOrdered | StepsCompleted
+)
 ControlEvent: TypeAlias = Received | PeerJoined | PeerLost | Tick
 IngressEvent: TypeAlias = (
     Received | RequestArrived | StopFound | ClientGone | PeerJoined | PeerLost | Tick | DrainOrdered

@@ -20,7 +20,7 @@ from lmpool.core.report import Tally, load_of
 from lmpool.core.schedule import Schedule
 from lmpool.core.sequence import Sequence, SequenceEvent, SequenceState
 from lmpool.core.step import PlannedRow, RunningStep, plan_decode, plan_prefill, start_of, work_of
-from lmpool.core.step_cost import correct, predict
+from lmpool.core.step_cost import StepWork, correct, predict
 
 FAILURES_MAX = 3
 """Lost steps in a row before a sequence is held to be the cause and ends."""
@@ -152,11 +152,11 @@ class Execution:
         self.rates = correct(self.rates, step.work, now - max(step.launched_ns, self._completed_ns))
         self._completed_ns = now
         self.tally.steps += 1
+        self.tally.tokens_computed += step.work.prefill
         self._tell_scores(step, result.prompt_logprobs)
         samples = zip(result.slots, result.tokens, result.logprobs, strict=True)
         for row in step.rows:
             row.sequence.in_flight -= 1
-            self.tally.tokens_computed += row.prefill
             if not row.samples:
                 self._complete_row(row)
             else:
@@ -167,9 +167,42 @@ class Execution:
                 else:
                     self._complete_row(row)
                     self._take_token(row, token, logprobs)
-            self._settle(row.sequence)
+            if row.sequence.state is not SequenceState.DECODING:
+                self._settle(row.sequence)
         self.pool.complete(step.number)
         return [row.request for row in step.rows if row.sequence.state is SequenceState.ENDED]
+
+    def streak(self) -> int:
+        """How many steps from the running one on will only decode what runs now, without completing or taking a block
+        and before any choice is at its length, if nothing but their completion happens."""
+        if len(self._steps) != 1 or self.schedule.waiting or self.pool.is_releasing:
+            return 0
+        step, size = self._steps[0], self._block_size
+        if step.work.prefill or step.work.decode != len(self.schedule.running):
+            return 0
+        steps = [min(row.sequence.tokens_max - row.end - 1, -row.end % size) for row in step.rows]
+        return min(steps, default=0)
+
+    def complete_streak(self, ends_ns: tuple[Nanos, ...], tokens: tuple[tuple[int, ...], ...]) -> None:
+        """`StepsCompleted`: what as many calls of `complete`, with `plan` between them, would leave."""
+        assert len(ends_ns) <= self.streak()
+        step = self._steps.popleft()
+        work, launched_ns = step.work, step.launched_ns
+        for end_ns in ends_ns:
+            self.rates = correct(self.rates, work, end_ns - max(launched_ns, self._completed_ns))
+            self._completed_ns = launched_ns = end_ns
+            work = StepWork(0, 0, work.decode, work.decode_context + work.decode)
+        later = len(ends_ns) - 1
+        self.tally.steps += later + 1
+        self._step = StepNumber(step.number + later)
+        for row, taken in zip(step.rows, tokens, strict=True):
+            sequence = row.sequence
+            self._outbox.put_tokens(row.request, sequence.id.choice, sequence.outputs, taken)
+            sequence.history.extend(taken)
+            sequence.in_flight = sequence.sampling = sequence.failures = 0
+            sequence.computed = sequence.planned = row.end + later
+            sequence.last_step = self._step
+        self.pool.complete(self._step)
 
     def fail(self, now: Nanos, number: StepNumber) -> list[LiveRequest]:
         """The oldest running step raised: its sequences compute again what is not resident. Answers as `complete`."""

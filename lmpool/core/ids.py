@@ -49,6 +49,7 @@ class SequenceId(NamedTuple):
 
 
 class Role(Enum):
+    __hash__ = object.__hash__  # part of every key by peer; Enum's own is Python code
     INGRESS = "ingress"
     CONTROL = "control"
     WORKER = "worker"

@@ -1,5 +1,8 @@
 """What a worker machine says in one `handle`: messages in order, tokens in one message for each ingress."""
 
+from itertools import repeat
+from typing import TypeAlias
+
 from lmpool.core.effects import Send
 from lmpool.core.ids import Peer
 from lmpool.core.live_request import LiveRequest
@@ -7,40 +10,34 @@ from lmpool.core.messages import Message
 from lmpool.core.messages.ingress_worker import Finish, TokensProduced
 from lmpool.core.plan import TokenLogprobs
 
+_Row: TypeAlias = tuple[int, int, int, int, int, TokenLogprobs | None, Finish | None]
+"""Of `TokensProduced`, column by column."""
 
-class _TokenColumns:
-    __slots__ = ("attempts", "choices", "finishes", "indexes", "logprobs", "requests", "tokens")
+
+class _Tokens:
+    """For one ingress."""
+
+    __slots__ = ("has_logprobs", "rows")
 
     def __init__(self) -> None:
-        self.requests: list[int] = []
-        self.attempts: list[int] = []
-        self.choices: list[int] = []
-        self.indexes: list[int] = []
-        self.tokens: list[int] = []
-        self.logprobs: list[TokenLogprobs | None] = []
-        self.finishes: list[Finish | None] = []
+        self.rows: list[_Row] = []
+        self.has_logprobs = False
 
     def message(self) -> TokensProduced:
-        asked = any(logprobs is not None for logprobs in self.logprobs)
+        requests, attempts, choices, indexes, tokens, logprobs, finishes = zip(*self.rows, strict=True)
         return TokensProduced(
-            tuple(self.requests),
-            tuple(self.attempts),
-            tuple(self.choices),
-            tuple(self.indexes),
-            tuple(self.tokens),
-            tuple(self.logprobs) if asked else (),
-            tuple(self.finishes),
+            requests, attempts, choices, indexes, tokens, logprobs if self.has_logprobs else (), finishes
         )
 
 
 class Outbox:
     """Tokens stand where the first of them was put: after what was said before, before the ends that they cause."""
 
-    __slots__ = ("_columns", "_waiting")
+    __slots__ = ("_tokens", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[Peer, Message | _TokenColumns]] = []
-        self._columns: dict[Peer, _TokenColumns] = {}
+        self._waiting: list[tuple[Peer, Message | _Tokens]] = []
+        self._tokens: dict[Peer, _Tokens] = {}
 
     def say(self, peer: Peer, message: Message) -> None:
         self._waiting.append((peer, message))
@@ -54,23 +51,37 @@ class Outbox:
         logprobs: TokenLogprobs | None,
         finish: Finish | None,
     ) -> None:
-        columns = self._columns.get(request.peer)
-        if columns is None:
-            columns = self._columns[request.peer] = _TokenColumns()
-            self._waiting.append((request.peer, columns))
-        columns.requests.append(request.id.counter)
-        columns.attempts.append(request.submit.attempt)
-        columns.choices.append(choice)
-        columns.indexes.append(output_index)
-        columns.tokens.append(token)
-        columns.logprobs.append(logprobs)
-        columns.finishes.append(finish)
+        tokens = self._tokens_for(request.peer)
+        tokens.has_logprobs |= logprobs is not None
+        submit = request.submit
+        tokens.rows.append((submit.request.counter, submit.attempt, choice, output_index, token, logprobs, finish))
+
+    def put_tokens(self, request: LiveRequest, choice: int, output_index: int, tokens: tuple[int, ...]) -> None:
+        """Of several steps, from `output_index` on; none ends the choice."""
+        count, submit = len(tokens), request.submit
+        columns = (
+            repeat(submit.request.counter, count),
+            repeat(submit.attempt, count),
+            repeat(choice, count),
+            range(output_index, output_index + count),
+            tokens,
+            repeat(None, count),
+            repeat(None, count),
+        )
+        self._tokens_for(request.peer).rows += zip(*columns, strict=True)
+
+    def _tokens_for(self, peer: Peer) -> _Tokens:
+        tokens = self._tokens.get(peer)
+        if tokens is None:
+            tokens = self._tokens[peer] = _Tokens()
+            self._waiting.append((peer, tokens))
+        return tokens
 
     def take(self) -> list[Send]:
         sends = [
-            Send(peer, message.message() if isinstance(message, _TokenColumns) else message)
+            Send(peer, message.message() if isinstance(message, _Tokens) else message)
             for peer, message in self._waiting
         ]
         self._waiting.clear()
-        self._columns.clear()
+        self._tokens.clear()
         return sends

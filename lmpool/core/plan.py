@@ -3,7 +3,7 @@
 Two real implementations: `lmpool.gpu.runner` (torch) and `lmpool.sim.integer_model` (exact integers).
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import attrs
 
@@ -29,8 +29,7 @@ class SequenceStart:
     """None: none wanted. k: log-probability of each prompt token (but the first) and of the k best there."""
 
 
-@attrs.frozen
-class Row:
+class Row(NamedTuple):
     """One sequence's part of a step."""
 
     slot: Slot
@@ -50,7 +49,8 @@ class Row:
     """True while the sequence has fewer output tokens than its minimum."""
 
     @property
-    def count(self) -> int:
+    def length(self) -> int:
+        """Input tokens."""
         return len(self.tokens) or 1
 
 

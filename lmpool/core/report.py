@@ -6,7 +6,7 @@ from lmpool.core.block_pool import BlockPool
 from lmpool.core.ids import Nanos, RequestId, Version
 from lmpool.core.limits import REPORT_HASHES_MAX
 from lmpool.core.live_request import LiveRequest
-from lmpool.core.messages.worker_control import FullReport, Load, Report, Totals
+from lmpool.core.messages.worker_control import NOTHING_DONE, FullReport, Load, Report, Totals
 from lmpool.core.prefix import HASH_BYTES
 from lmpool.core.rates import Rates
 from lmpool.core.schedule import Schedule
@@ -33,12 +33,26 @@ class Tally:
 class Reporter:
     """Gathers what the next report says beyond what can be read off the machine."""
 
-    __slots__ = ("_accepted", "_ended", "_version")
+    __slots__ = ("_accepted", "_ended", "_told", "_version")
 
     def __init__(self) -> None:
         self._version = Version(0)
         self._accepted: dict[RequestId, None] = {}
         self._ended: dict[RequestId, None] = {}
+        self._told = NOTHING_DONE
+        """Totals of the last report."""
+
+    def has_news(self, pool: BlockPool, tally: Tally) -> bool:
+        """Whether anything has changed but the lengths of sequences that decode. Those can wait for the interval."""
+        told = self._told
+        return bool(
+            self._accepted
+            or self._ended
+            or pool.has_changes
+            or tally.tokens_computed != told.tokens_computed
+            or tally.outputs != told.outputs
+            or tally.steps_failed != told.steps_failed
+        )
 
     def note_accepted(self, request: RequestId) -> None:
         """A submit was taken. If another attempt has just ended, the request is simply still there."""
@@ -48,9 +62,10 @@ class Reporter:
     def note_ended(self, request: RequestId) -> None:
         self._ended[request] = None
 
-    def forget(self, pool: BlockPool) -> None:
+    def forget(self, pool: BlockPool, totals: Totals) -> None:
         """There is nobody to tell; who comes later gets everything."""
         pool.take_changes()
+        self._told = totals
         self._accepted.clear()
         self._ended.clear()
 
@@ -65,6 +80,7 @@ class Reporter:
                 prefills[request.id] = left
                 request.prefill_told = left
         self._version = Version(self._version + 1)
+        self._told = totals
         report = Report(
             self._version,
             added,
@@ -85,7 +101,7 @@ class Reporter:
         self, pool: BlockPool, live: dict[RequestId, LiveRequest], load: Load, rates: Rates, totals: Totals
     ) -> list[FullReport]:
         """In parts of bounded size, all of one new version."""
-        self.forget(pool)
+        self.forget(pool, totals)
         self._version = Version(self._version + 1)
         hashes = pool.residents()
         width = REPORT_HASHES_MAX * HASH_BYTES
@@ -109,7 +125,7 @@ class Reporter:
         ]
 
     def digest_parts(self) -> tuple[object, ...]:
-        return self._version, tuple(self._accepted), tuple(self._ended)
+        return self._version, tuple(self._accepted), tuple(self._ended), self._told
 
 
 def load_of(pool: BlockPool, schedule: Schedule, running: RunningStep | None, began_ns: Nanos | None) -> Load:

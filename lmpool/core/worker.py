@@ -20,6 +20,7 @@ from lmpool.core.events import (
     Received,
     StepCompleted,
     StepFailed,
+    StepsCompleted,
     Tick,
     WorkerEvent,
 )
@@ -142,19 +143,33 @@ class Worker:
                 self._end_complete(self._execution.fail(now, step))
             case DrainOrdered():
                 self._drain()
+            case StepsCompleted(ends_ns=ends_ns, tokens=tokens):
+                self._execution.complete_streak(ends_ns, tokens)
             case _:
                 assert_never(event)
         for request in self._deadlines.expired(now):
             self._end(self._live[request], EndReason.DEADLINE)
-        effects: list[WorkerEffect] = []
+        effects = self._launch(now)
+        has_stepped = isinstance(event, StepCompleted | StepFailed)
+        if now >= self._report_due_ns or (
+            has_stepped and self._reporter.has_news(self._execution.pool, self._execution.tally)
+        ):
+            self._report(now)
+        return [*effects, *self._outbox.take()]
+
+    def _launch(self, now: Nanos) -> list[WorkerEffect]:
+        launched: list[WorkerEffect] = []
         while self._execution.steps_in_flight < self._settings.steps_in_flight_max:
             plan = self._execution.plan(now)
             if plan is None:
                 break
-            effects.append(RunStep(plan))
-        if isinstance(event, StepCompleted | StepFailed) or now >= self._report_due_ns:
-            self._report(now)
-        return [*effects, *self._outbox.take()]
+            launched.append(RunStep(plan))
+        return launched
+
+    def streak(self) -> int:
+        """How many steps a `StepsCompleted` may stand for now."""
+        execution = self._execution
+        return 0 if self._reporter.has_news(execution.pool, execution.tally) else execution.streak()
 
     def next_deadline(self) -> Nanos:
         earliest = self._deadlines.earliest()
@@ -330,10 +345,11 @@ class Worker:
     def _report(self, now: Nanos) -> None:
         self._report_due_ns = Nanos(now + self._settings.report_interval_ns)
         execution = self._execution
+        totals = execution.tally.totals()
         if self._control is None:
-            self._reporter.forget(execution.pool)
+            self._reporter.forget(execution.pool, totals)
             return
-        load, totals = execution.load(), execution.tally.totals()
+        load = execution.load()
         report = self._reporter.changes(execution.pool, self._live, load, execution.rates, totals)
         self._outbox.say(self._control, report)
 

@@ -109,7 +109,7 @@ class DecodeRow:
 
 def _begun_block(row: Row, table: Table, block_size: int) -> int | None:
     """The block that `row` writes from its first slot on, but not to its last."""
-    end = row.start + row.count
+    end = row.start + row.length
     begin = end // block_size * block_size
     return int(table[end // block_size]) if row.writes and row.start <= begin < end else None
 
@@ -136,8 +136,8 @@ class StepLayout:
         self._parts: dict[int | None, Parts] = {}
         self.shares = shares
         tables = [np.array(row.blocks, dtype=np.int64) for row in rows]
-        self._prefills = [(index, rows[index], tables[index]) for index in range(len(rows)) if rows[index].count > 1]
-        singles = [DecodeRow(i, row.start, tables[i]) for i, row in enumerate(rows) if row.count == 1]
+        self._prefills = [(index, rows[index], tables[index]) for index in range(len(rows)) if rows[index].length > 1]
+        singles = [DecodeRow(i, row.start, tables[i]) for i, row in enumerate(rows) if row.length == 1]
         self._decodes, self._clusters = self._arranged(singles)
         self.order = [index for index, _, _ in self._prefills] + [row.index for row in self._decodes]
         self._flatten([rows[index] for index in self.order], [tables[index] for index in self.order])
@@ -162,15 +162,15 @@ class StepLayout:
 
     def _flatten(self, rows: list[Row], tables: list[Table]) -> None:
         shape = self.pool.shape
-        counts = [row.count for row in rows]
+        counts = [row.length for row in rows]
         ends = np.cumsum(counts)
-        positions = np.concatenate([np.arange(row.start, row.start + row.count) for row in rows])
+        positions = np.concatenate([np.arange(row.start, row.start + row.length) for row in rows])
         slots = np.empty_like(positions)
         for row, table, end in zip(rows, tables, ends, strict=True):
-            where = positions[end - row.count : end]
+            where = positions[end - row.length : end]
             assert len(table) * shape.block_size > where[-1]
             block = table[where // shape.block_size] if row.writes else self.pool.scratch
-            slots[end - row.count : end] = block * shape.block_size + where % shape.block_size
+            slots[end - row.length : end] = block * shape.block_size + where % shape.block_size
         tokens = [token for row in rows for token in (row.tokens or (0,))]
         self.count = len(tokens)
         self.tokens = self._tensor(np.array(tokens)).unsqueeze(0)
@@ -213,7 +213,7 @@ class StepLayout:
         prefills: list[PrefillPart] = []
         for _, row, table in self._prefills:
             prefills.append(self._prefill(row, table, first, window))
-            first += row.count
+            first += row.length
         longest = max((row.position + 1 for row in self._decodes), default=0)
         if window is not None and window < longest:
             return Parts(tuple(prefills), (), tuple(self._groups(self._decodes, first, 0, window)))
@@ -230,19 +230,19 @@ class StepLayout:
 
     def _prefill(self, row: Row, table: Table, first: int, window: int | None) -> PrefillPart:
         size = self.pool.shape.block_size
-        end = row.start + row.count
+        end = row.start + row.length
         lowest = 0 if window is None else max(0, row.start - window + 1)
         if row.start == 0 and (window is None or window >= end):
-            return PrefillPart(first, row.count, None, None)
+            return PrefillPart(first, row.length, None, None)
         queries = np.arange(row.start, end)[:, None]
         block = 0 if row.start == 0 else lowest // size
         keys = np.arange(end) if row.start == 0 else np.arange(block * size, -(-end // size) * size)
         seen = keys <= queries if window is None else (keys <= queries) & (keys > queries - window)
         mask = self._mask(seen)
         if row.start == 0:
-            return PrefillPart(first, row.count, None, mask)
+            return PrefillPart(first, row.length, None, mask)
         blocks = self._tensor(table[block : -(-end // size)].copy())
-        return PrefillPart(first, row.count, self._workspace.gathered(blocks, 1), mask)
+        return PrefillPart(first, row.length, self._workspace.gathered(blocks, 1), mask)
 
     def _groups(self, rows: list[DecodeRow], first: int, skipped: int, window: int | None) -> list[DecodePart]:
         """`rows` in descending order of position, without their first `skipped` blocks."""

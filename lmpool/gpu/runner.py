@@ -77,7 +77,7 @@ class TorchRunner:
         self._continue(plan.rows, layout)
         hidden = self._hidden(layout)
         scored = tuple(
-            self._score(row, hidden[first : first + row.count])
+            self._score(row, hidden[first : first + row.length])
             for row, first in zip(plan.rows, layout.firsts, strict=True)
             if row.slot in self._scorings and row.start + 1 < len(self._scorings[row.slot].prompt)
         )
@@ -86,7 +86,7 @@ class TorchRunner:
         draws = tuple(Draw(self._sequences[row.slot], row.uniform, row.forbids_end) for row, _ in sampling)
         sampled = None
         if sampling:
-            ends = upload(np.array([first + row.count - 1 for row, first in sampling]), self._device)
+            ends = upload(np.array([first + row.length - 1 for row, first in sampling]), self._device)
             sampled = sample(self._decoder.logits(hidden[ends]), draws)
             self._remember(slots, draws, sampled.tokens)
             sampled = downloaded(sampled)
@@ -136,7 +136,7 @@ class TorchRunner:
 
     def _score(self, row: Row, hidden: torch.Tensor) -> ScoredPrompt:
         scoring = self._scorings[row.slot]
-        tokens = scoring.prompt[row.start + 1 : row.start + row.count + 1]
+        tokens = scoring.prompt[row.start + 1 : row.start + row.length + 1]
         targets = upload(tokens, self._device)
         runs = tuple(
             [

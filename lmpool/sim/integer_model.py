@@ -79,10 +79,10 @@ class _Live:
 
 def step_cost(rates: Rates, plan: BatchPlan) -> Nanos:
     """A row of one token is a decode."""
-    decodes = [row for row in plan.rows if row.count == 1]
-    prefills = [row for row in plan.rows if row.count > 1]
-    pairs = sum(prefill_pairs(row.count, row.start) for row in prefills)
-    prefill = prefill_ns(rates, sum(row.count for row in prefills), pairs)
+    decodes = [row for row in plan.rows if row.length == 1]
+    prefills = [row for row in plan.rows if row.length > 1]
+    pairs = sum(prefill_pairs(row.length, row.start) for row in prefills)
+    prefill = prefill_ns(rates, sum(row.length for row in prefills), pairs)
     return Nanos(round(prefill + step_ns(rates, len(decodes), sum(row.start for row in decodes))))
 
 
@@ -124,6 +124,13 @@ class IntegerRunner:
         cost, result = self._running.popleft()
         self._pause(cost)
         return result
+
+    def spoil(self, plan: BatchPlan) -> None:
+        """What a step that failed may leave: anything, where its rows write."""
+        for row in plan.rows:
+            for position in range(row.start, row.start + row.length) if row.writes else ():
+                offset = self._offset(row.blocks, position)
+                self._pool[offset : offset + SLOT_BYTES] = b"\xee" * SLOT_BYTES
 
     def _run(
         self,
@@ -202,6 +209,14 @@ def reference_tokens(
     vocabulary: int, prompt: Sequence[int], sampling: SamplingSettings, stop: StopSettings, choice: int
 ) -> tuple[int, ...]:
     return tuple(token for token, _ in reference_choice(vocabulary, prompt, sampling, stop, choice))
+
+
+def reference_scores(vocabulary: int, prompt: Sequence[int], best: int) -> Iterator[TokenLogprobs]:
+    """The log-probabilities of a prompt from its second token on."""
+    context = _Context()
+    for position, token in enumerate(prompt[:-1]):
+        context.extend(context.slot(token, position))
+        yield score(context.ends_with(token), vocabulary, prompt[position + 1], best)
 
 
 class IntegerOrder(Protocol):

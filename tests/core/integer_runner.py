@@ -70,7 +70,7 @@ class IntegerRunner:
         if not row.writes:
             return set()
         size = self.block_size
-        return set(row.blocks[row.start // size : (row.start + row.count - 1) // size + 1])
+        return set(row.blocks[row.start // size : (row.start + row.length - 1) // size + 1])
 
     def collect(self) -> StepResult:
         plan = self.launched.popleft()
@@ -87,7 +87,7 @@ class IntegerRunner:
             values = self.compute(row)
             start = self.starts[row.slot]
             if start.prompt_logprobs is not None and row.start + 1 < start.prompt_tokens:
-                ends = range(row.start + 1, min(row.start + row.count + 1, start.prompt_tokens))
+                ends = range(row.start + 1, min(row.start + row.length + 1, start.prompt_tokens))
                 entries = tuple(TokenLogprobs(0, float(values[end - 1] % 97), (), ()) for end in ends)
                 scores.append(PromptLogprobs(row.slot, row.start + 1, entries))
             if row.samples:
@@ -108,7 +108,7 @@ class IntegerRunner:
         for start in plan.starts:
             self.starts[start.slot] = start
         for row in plan.rows:
-            for position in range(row.start, row.start + row.count):
+            for position in range(row.start, row.start + row.length):
                 if row.writes:
                     self.memory[self.place(row, position)] = -1 & 0xFFFF
             self.last[row.slot] = 0
@@ -116,7 +116,7 @@ class IntegerRunner:
 
     def compute(self, row: Row) -> list[int]:
         size = self.block_size
-        end = row.start + row.count
+        end = row.start + row.length
         assert len(row.blocks) == -(-end // size)
         values = [self.memory[self.place(row, position)] for position in range(row.start)]
         for offset, token in enumerate(row.tokens or (self.last[row.slot],)):

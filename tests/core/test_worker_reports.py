@@ -8,7 +8,15 @@ from lmpool.core.block_pool import BlockPool
 from lmpool.core.events import PeerJoined, PeerLost, Received
 from lmpool.core.ids import SECOND, Nanos, StepNumber, Version
 from lmpool.core.limits import REPORT_HASHES_MAX
-from lmpool.core.messages.worker_control import NOTHING_DONE, FullReport, Load, Report, ReportWanted, Totals, WorkerJoined
+from lmpool.core.messages.worker_control import (
+    NOTHING_DONE,
+    FullReport,
+    Load,
+    Report,
+    ReportWanted,
+    Totals,
+    WorkerJoined,
+)
 from lmpool.core.prefix import HASH_BYTES, hash_at, split_chain
 from lmpool.core.report import Reporter
 from tests.core.worker_world import BASE, CONTROL, INGRESS, RATES, World, prompt_of
@@ -76,6 +84,10 @@ def test_a_full_report_has_everything_and_changes_go_on_from_it() -> None:
     (full,) = [message for message in heard if isinstance(message, FullReport)]
     assert (full.part, full.parts, len(full.requests), full.prefill_tokens) == (0, 1, 1, (0,))
     assert len(split_chain(full.hashes)) == 6
+    count = len(reports(world))
+    world.complete_step()
+    assert len(reports(world)) == count, "a step that only decodes is no news"
+    world.now = Nanos(world.now + world.settings.report_interval_ns)
     world.complete_step()
     after = reports(world)[-1]
     assert (after.version, after.added, after.accepted) == (full.version + 1, b"", ())

@@ -151,8 +151,8 @@ def test_b36_chunks_are_planned_on_what_is_not_cached(size: int, cached: int, in
     world.run(200)
     world.assert_complete(locker, submit)
     rows = [row for plan in world.plans for row in plan.rows]
-    assert all(row.count >= 1 for row in rows)
-    assert all(sum(row.count for row in plan.rows) <= 64 for plan in world.plans)
+    assert all(row.length >= 1 for row in rows)
+    assert all(sum(row.length for row in plan.rows) <= 64 for plan in world.plans)
 
 
 def test_b37_the_queue_is_bounded_in_requests_and_choices() -> None:

@@ -145,7 +145,7 @@ def test_a_whole_cached_prompt_needs_no_write() -> None:
     prompt = PROMPT[:16]
     script.generate(begin(ONE, prompt, GREEDY), prompt, 3, table(0, 32))
     second = begin(TWO, prompt, GREEDY)
-    last = attrs.evolve(prefill(second, prompt, 15, 16, table(0, 16)), writes=False)
+    last = prefill(second, prompt, 15, 16, table(0, 16))._replace(writes=False)
     assert list(script.run(last, starts=(second,)).tokens) == reference(prompt, GREEDY, 1)
 
 
@@ -168,7 +168,7 @@ def test_a_sequence_goes_on_elsewhere_with_its_history() -> None:
     history = (*PROMPT, *whole[:6])
     again = SequenceStart(TWO, heavy, (), pack_tokens(history), len(PROMPT), None)
     blocks = table(5, 48)
-    row = attrs.evolve(prefill(again, history, 0, 27, blocks), uniform=uniform(heavy.seed, 0, 6))
+    row = prefill(again, history, 0, 27, blocks)._replace(uniform=uniform(heavy.seed, 0, 6))
     script = fresh()
     tokens = list(script.run(row, starts=(again,)).tokens)
     for index in range(7, 12):
@@ -205,7 +205,7 @@ def test_a_wrong_read_shows(fault: str, blocks: tuple[BlockId, ...], position: i
     script.generate(begin(TWO, other, GREEDY), other, 3, table(4, 32))
     start = begin(ONE, PROMPT, GREEDY)
     (first,) = script.generate(start, PROMPT, 1, RIGHT)
-    row = attrs.evolve(decode(start, 21, 1, RIGHT), start=position, blocks=blocks)
+    row = decode(start, 21, 1, RIGHT)._replace(start=position, blocks=blocks)
     (second,) = script.run(row).tokens
     expected = reference(PROMPT, GREEDY, 2)
     assert first == expected[0]
@@ -241,7 +241,7 @@ def test_two_rows_of_a_step_that_write_one_slot_are_a_bug() -> None:
 
 def test_a_block_table_of_another_length_is_a_bug() -> None:
     start = begin(ONE, PROMPT, GREEDY)
-    row = attrs.evolve(prefill(start, PROMPT, 0, 21, RIGHT), blocks=RIGHT)
+    row = prefill(start, PROMPT, 0, 21, RIGHT)._replace(blocks=RIGHT)
     with pytest.raises(AssertionError, match="block table"):
         fresh().run(row, starts=(start,))
 
@@ -249,7 +249,7 @@ def test_a_block_table_of_another_length_is_a_bug() -> None:
 def test_ends_are_not_sampled_while_they_are_forbidden() -> None:
     (best,) = reference(PROMPT, GREEDY, 1)
     start = begin(ONE, PROMPT, GREEDY, ends=(best,))
-    row = attrs.evolve(prefill(start, PROMPT, 0, 21, RIGHT), forbids_end=True)
+    row = prefill(start, PROMPT, 0, 21, RIGHT)._replace(forbids_end=True)
     (token,) = fresh().run(row, starts=(start,)).tokens
     assert token != best
     assert reference_tokens(VOCABULARY, PROMPT, GREEDY, stop(5, least=1, ends=(best,)), 0)[0] == token
