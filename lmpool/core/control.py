@@ -124,7 +124,9 @@ class ControlPlane:
     def _elapse(self, now: Nanos, effects: list[ControlEffect]) -> None:
         """Deadlines that have passed: before an event, so that it meets no state that is over, and after it."""
         self._ledger.expire(now)
-        effects.extend(Send(peer, ReportWanted()) for peer in self._roster.tick(now))
+        silent = self._roster.tick(now)
+        if silent:
+            effects.extend(Send(peer, ReportWanted()) for peer in silent)
 
     def _join(self, peer: Peer) -> None:
         match peer.role:
@@ -183,8 +185,9 @@ class ControlPlane:
                 self._restore(now, message)
             case StateAsked(number=number):
                 effects.append(Send(peer, self._state(number)))
-            case DecisionsAsked(number=number, request=request, limit=limit):
-                effects.append(Send(peer, DecisionsReported(number, self._router.decisions(request, limit))))
+            case DecisionsAsked(number=number, requests=requests, limit=limit):
+                wanted = None if requests is None else dict.fromkeys(requests)
+                effects.append(Send(peer, DecisionsReported(number, self._router.decisions(wanted, limit))))
             case _:
                 self._roster.stale_dropped += 1
 

@@ -49,9 +49,9 @@ def smooth_output(mean: float, outputs: int, output_tokens: int) -> float:
     return mean + (output_tokens / outputs - mean) * (1 - (1 - OUTPUT_WEIGHT) ** outputs)
 
 
-@attrs.frozen
+@attrs.define
 class Traffic:
-    """What was routed: sums that fade by a factor e in `DECAY_NS`."""
+    """What was routed: sums that fade by a factor e in `DECAY_NS`. Read only."""
 
     requests: float
     prefill_ns: float

@@ -3,21 +3,18 @@
 A thousand decisions as records would be 60,000 objects that every decision had to replace some of.
 """
 
-from array import array
 from collections import deque
+from collections.abc import Collection, Sequence
 
 import attrs
 
 from lmpool.core.ids import Nanos, Rank, RequestId
 from lmpool.core.messages.ingress_control import Candidate, Decision
 
-KNOWN_COLUMNS = 4
-"""Before the policy's terms, one number a candidate: ready blocks, arriving blocks, uncached tokens, cost."""
 
-
-@attrs.frozen
+@attrs.define
 class Outcome:
-    """A decision with the numbers of its candidates."""
+    """A decision with the numbers of its candidates, in columns that are parallel to `ranks`. Read only."""
 
     number: int
     request: RequestId
@@ -29,8 +26,12 @@ class Outcome:
     chain_blocks: int
     ranks: tuple[Rank, ...]
     """Candidates."""
-    columns: "array[float]"
-    """The known columns, one after the other; then the terms, one candidate after the other."""
+    ready: Sequence[int]
+    arriving: Sequence[int]
+    uncached: Sequence[int]
+    costs: Sequence[float]
+    terms: Sequence[float]
+    """One candidate after the other."""
     absent: tuple[tuple[Rank, str], ...]
     """Ranks that were no candidates, each with the reason."""
 
@@ -44,16 +45,17 @@ class DecisionLog:
         self._outcomes: deque[Outcome] = deque(maxlen=kept)
 
     def append(self, outcome: Outcome) -> None:
-        assert len(outcome.columns) == len(outcome.ranks) * (KNOWN_COLUMNS + len(self._term_names))
+        assert len(outcome.costs) == len(outcome.ranks)
+        assert len(outcome.terms) == len(outcome.ranks) * len(self._term_names)
         self._outcomes.append(outcome)
 
-    def newest(self, request: RequestId | None, limit: int) -> tuple[Decision, ...]:
-        """Newest first; of one request, or all."""
+    def newest(self, requests: Collection[RequestId] | None, limit: int) -> tuple[Decision, ...]:
+        """Newest first; of some requests, or all."""
         found: list[Outcome] = []
         for outcome in reversed(self._outcomes):
             if len(found) >= limit:
                 break
-            if request is None or outcome.request == request:
+            if requests is None or outcome.request in requests:
                 found.append(outcome)
         return tuple(self._record(outcome) for outcome in found)
 
@@ -81,16 +83,13 @@ class DecisionLog:
 
 
 def _candidate(outcome: Outcome, index: int, terms: int) -> Candidate:
-    count = len(outcome.ranks)
-    ready, arriving, uncached, cost = outcome.columns[index : KNOWN_COLUMNS * count : count]
-    start = KNOWN_COLUMNS * count + index * terms
     return Candidate(
         rank=outcome.ranks[index],
         eligible=True,
         reason="",
-        ready_blocks=int(ready),
-        arriving_blocks=int(arriving),
-        uncached_tokens=int(uncached),
-        terms=tuple(outcome.columns[start : start + terms]),
-        cost=cost,
+        ready_blocks=outcome.ready[index],
+        arriving_blocks=outcome.arriving[index],
+        uncached_tokens=outcome.uncached[index],
+        terms=tuple(outcome.terms[index * terms : (index + 1) * terms]),
+        cost=outcome.costs[index],
     )

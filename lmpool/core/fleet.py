@@ -13,9 +13,12 @@ from lmpool.core.messages.worker_control import Load, WorkerJoined
 from lmpool.core.rates import Rates
 
 
-@attrs.frozen
+@attrs.define
 class RankView:
-    """An eligible rank as its last report and its open bookings have it."""
+    """An eligible rank as its last report and its open bookings have it.
+
+    Read only, like `RouteView` and `Choice`; none is frozen, because that takes four times as long to make.
+    """
 
     rank: Rank
     epoch: Epoch
@@ -61,34 +64,36 @@ def view_rank(
     account: Account,
     routed_tokens: int,
 ) -> RankView:
-    decode_ns = step_ns(rates, load.decoding, load.decoding_context)
-    steps = -(-account.prefill_tokens // facts.step_tokens_max)
-    queue_ns = prefill_ns(rates, account.prefill_tokens, account.prefill_pairs) + steps * decode_ns
+    decoding, decoding_context, prefill_tokens = load.decoding, load.decoding_context, account.prefill_tokens
+    decode_ns = step_ns(rates, decoding, decoding_context)
+    steps = -(-prefill_tokens // facts.step_tokens_max)
+    queue_ns = prefill_ns(rates, prefill_tokens, account.prefill_pairs) + steps * decode_ns
     running_ns = load.step_cost_ns if load.step_began_ns is not None else Nanos(0)
-    blocks_booked = -(-account.prefill_tokens // facts.block_size)
+    block_size = facts.block_size
+    # By position and in the order of the fields, because a booking makes a view and names take longer.
     return RankView(
-        rank=rank,
-        epoch=epoch,
-        holder=holder,
-        rates=rates,
-        tokens_max=facts.model_tokens_max,
-        step_tokens_max=facts.step_tokens_max,
-        sequences_max=facts.sequences_max,
-        block_size=facts.block_size,
-        blocks_open=load.blocks_free + load.blocks_cached - blocks_booked,
-        blocks_free=load.blocks_free - account.unseen_tokens // facts.block_size,
-        requests=account.requests,
-        present=load.decoding + account.prefilling,
-        decoding=load.decoding,
-        context=load.decoding_context + account.prefill_tokens,
-        decoding_context=load.decoding_context,
-        account=account,
-        routed_tokens=routed_tokens,
-        step_ns=decode_ns,
+        rank,
+        epoch,
+        holder,
+        rates,
+        facts.model_tokens_max,
+        facts.step_tokens_max,
+        facts.sequences_max,
+        block_size,
+        load.blocks_free + load.blocks_cached - -(-prefill_tokens // block_size),
+        load.blocks_free - account.unseen_tokens // block_size,
+        account.requests,
+        decoding + account.prefilling,
+        decoding,
+        decoding_context + prefill_tokens,
+        decoding_context,
+        account,
+        routed_tokens,
+        decode_ns,
         # A running chunk is part of the prefill that is not done; a step that only decodes comes on top of it.
-        pending_ns=max(queue_ns, running_ns) if load.prefilling else queue_ns + running_ns,
-        step_began_ns=load.step_began_ns or Nanos(0),
-        step_cost_ns=running_ns,
+        max(queue_ns, running_ns) if load.prefilling else queue_ns + running_ns,
+        load.step_began_ns or Nanos(0),
+        running_ns,
     )
 
 
@@ -106,23 +111,28 @@ def room_wait_ns(view: RankView, tokens: int, choices: int, output_mean: float) 
     return ends * output_mean * view.step_ns / view.present
 
 
-def waits_ns(
-    views: Sequence[RankView], tokens: Sequence[int], now: Nanos, choices: int, output_mean: float
-) -> list[float]:
-    """Until each rank could begin a request that has so many tokens to compute there."""
+def outlook(
+    views: Sequence[RankView], known: Sequence[int], asked: RouteAsked, now: Nanos, output_mean: float
+) -> tuple[list[int], list[float]]:
+    """Tokens that each rank would compute after so many known blocks, and nanoseconds until it could begin."""
+    prompt, choices = asked.prompt_tokens, asked.choices
+    tokens: list[int] = []
     waits: list[float] = []
-    for view, uncached in zip(views, tokens, strict=True):
+    for view, blocks in zip(views, known, strict=True):
+        missing = prompt - blocks * view.block_size
+        uncached = missing if missing > 1 else 1  # the last token is always computed
         elapsed = now - view.step_began_ns
         wait = view.pending_ns - (elapsed if elapsed < view.step_cost_ns else view.step_cost_ns)
         if view.blocks_open < uncached // view.block_size + 1 + choices or view.sequences_max < view.present + choices:
             wait += room_wait_ns(view, uncached, choices, output_mean)
+        tokens.append(uncached)
         waits.append(wait)
-    return waits
+    return tokens, waits
 
 
-@attrs.frozen
+@attrs.define
 class Lineup:
-    """All ranks, as membership has them."""
+    """All ranks, as membership has them. Read only."""
 
     eligible: tuple[RankView, ...]
     """In the order of their numbers."""
@@ -154,7 +164,7 @@ def with_views(lineup: Lineup, eligible: tuple[RankView, ...]) -> Lineup:
     return Lineup(eligible, lineup.numbers, lineup.absent, lineup.holders, lineup.tokens_least, lineup.tokens_most)
 
 
-@attrs.frozen
+@attrs.define
 class RouteView:
     """A question and everything that an answer may depend on. The columns are parallel to `ranks`, never empty."""
 
@@ -166,6 +176,8 @@ class RouteView:
     """Leading blocks of the chain that are resident."""
     arriving: Sequence[int]
     """Blocks after those that open bookings will make resident."""
+    known: Sequence[int]
+    """Both."""
     uncached: Sequence[int]
     """Tokens to compute, at least 1."""
     waits: Sequence[float]
@@ -180,7 +192,7 @@ class RouteView:
     """Ties go to the first rank from here on, cyclically."""
 
 
-@attrs.frozen
+@attrs.define
 class Choice:
     index: int
     """Into the view's ranks."""

@@ -61,9 +61,9 @@ NEXT: dict[BookingState, dict[BookingEvent, BookingState]] = {
 """A lost ingress ends only what no worker has seen: workers cancel the rest themselves and report its end."""
 
 
-@attrs.frozen
+@attrs.define
 class Placement:
-    """What a booking is made of."""
+    """What a booking is made of. Read only."""
 
     request: RequestId
     attempt: int
@@ -176,14 +176,15 @@ def _cover(chain: bytes, ready: int, others: Iterable[tuple[RequestId, bytes]]) 
 class Ledger:
     """Open bookings. Every change of one goes through `_apply` or `_revise`, which keep the sums."""
 
-    __slots__ = ("_accounts", "_arriving", "_bookings", "_revisions", "_unseen", "revision")
+    __slots__ = ("_accounts", "_arriving", "_bookings", "_unseen", "revision", "revisions")
 
     def __init__(self, ranks: int) -> None:
         self._bookings: dict[RequestId, Booking] = {}
         self._accounts = [_empty() for _ in range(ranks)]
         self._arriving: list[dict[RequestId, bytes]] = [{} for _ in range(ranks)]
         """Per rank, oldest first: chains whose last blocks are still to be computed."""
-        self._revisions = [0] * ranks
+        self.revisions = [0] * ranks
+        """Each rises with every change of that rank's account. Read only."""
         self.revision = 0
         """Rises with every change of any account."""
         self._unseen: dict[RequestId, Nanos] = {}
@@ -200,10 +201,6 @@ class Ledger:
     def account(self, rank: Rank) -> Account:
         """Read only."""
         return self._accounts[rank]
-
-    def rank_revision(self, rank: Rank) -> int:
-        """Rises with every change of the account."""
-        return self._revisions[rank]
 
     def booking(self, request: RequestId) -> Booking | None:
         """Read only."""
@@ -353,7 +350,7 @@ class Ledger:
     def _count(self, booking: Booking, sign: int) -> None:
         rank = booking.placement.rank
         _count(self._accounts[rank], booking, sign)
-        self._revisions[rank] += 1
+        self.revisions[rank] += 1
         self.revision += 1
 
     def _revise(self, booking: Booking, estimate: int | None, reported: int | None) -> None:

@@ -151,8 +151,7 @@ class Roster:
         if member.feed is not None:
             self.stale_dropped += 1
             return
-        base = self._base()
-        if base is not None and base != (facts.namespace_base, facts.block_size):
+        if self._base() not in (None, (facts.namespace_base, facts.block_size)):
             self._reject(member, "its namespace differs from the first member's")
             return
         wanted_until = Nanos(now + self._settings.report_wait_ns)
@@ -281,8 +280,12 @@ class Roster:
         if self._lineup is None:
             self._lineup = self._line_up()
         elif self._lineup_revision != self._ledger.revision:
-            views = tuple([self._view(self._members[rank]) for rank in self._lineup.numbers])
-            self._lineup = with_views(self._lineup, views)
+            members, revisions = self._members, self._ledger.revisions
+            views = [
+                view if members[view.rank].revision == revisions[view.rank] else self._view(members[view.rank])
+                for view in self._lineup.eligible
+            ]
+            self._lineup = with_views(self._lineup, tuple(views))
         self._lineup_revision = self._ledger.revision
         return self._lineup
 
@@ -343,7 +346,7 @@ class Roster:
         return repr((self._members, self.stale_dropped, self.resyncs, self.table.digest()))
 
     def _view(self, member: Member) -> RankView:
-        revision = self._ledger.rank_revision(member.rank)
+        revision = self._ledger.revisions[member.rank]
         if member.view is None or member.revision != revision:
             member.view, member.revision = self._make_view(member), revision
         return member.view

@@ -1,7 +1,6 @@
 """Where a request goes: who can take it, what the policy makes of them, and the record of the decision."""
 
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import attrs
 
@@ -15,7 +14,7 @@ from lmpool.core.cost import (
     traffic_rates,
 )
 from lmpool.core.decision_log import DecisionLog, Outcome
-from lmpool.core.fleet import Choice, Lineup, Policy, RankView, RouteView, waits_ns
+from lmpool.core.fleet import Choice, Lineup, Policy, RankView, RouteView, outlook
 from lmpool.core.ids import SECOND, Nanos, Rank, RequestId
 from lmpool.core.ledger import Ledger, Placement
 from lmpool.core.messages.ingress_control import (
@@ -54,8 +53,10 @@ RETRY_AFTER_MIN_NS = SECOND
 """The header that carries it to clients counts whole seconds."""
 
 
-@attrs.frozen
+@attrs.define
 class Ruling:
+    """Read only."""
+
     answer: RouteDecided | Busy | Unroutable
     placement: Placement | None
     """To be booked, with a `RouteDecided`."""
@@ -89,9 +90,9 @@ class Router:
     def learn_outputs(self, outputs: int, output_tokens: int) -> None:
         self._output_mean = smooth_output(self._output_mean, outputs, output_tokens)
 
-    def decisions(self, request: RequestId | None, limit: int) -> tuple[Decision, ...]:
-        """The newest, newest first."""
-        return self._log.newest(request, limit)
+    def decisions(self, requests: Collection[RequestId] | None, limit: int) -> tuple[Decision, ...]:
+        """The newest of some requests, or of all; newest first."""
+        return self._log.newest(requests, limit)
 
     def route(self, now: Nanos, asked: RouteAsked, lineup: Lineup, table: PageTable, ledger: Ledger) -> Ruling:
         """Books nothing: the caller books the placement before it routes again."""
@@ -101,20 +102,19 @@ class Router:
             return self._refuse(now, asked, lineup, tokens)
         ranks, numbers, absent = _sort_out(asked, lineup, tokens)
         if not ranks:
-            self._note(now, asked, None, "busy: every rank that fits is excluded", (), array("d"), absent)
+            self._note_refusal(now, asked, "busy: every rank that fits is excluded", absent)
             return Ruling(Busy(asked.request, asked.attempt, RETRY_AFTER_MIN_NS), None, 0)
         depths = table.depths(asked.chain, lineup.holders)
         ready = [depths[rank.holder] for rank in ranks]
         arriving, writers = ledger.arriving(asked.chain, numbers, ready)
         view = self._view(now, asked, ranks, ready, arriving, len(lineup.eligible))
         choice = self._policy.choose(view)
-        columns = array("d", [*ready, *arriving, *view.uncached, *choice.costs, *choice.terms])
         wait = min(view.waits)
         if wait > self._wait_max_ns:
-            self._note(now, asked, None, "busy: every wait is too long", numbers, columns, absent)
+            self._note(view, choice, None, "busy: every wait is too long", numbers, absent)
             retry_after = Nanos(max(int(wait) - self._wait_max_ns, RETRY_AFTER_MIN_NS))
             return Ruling(Busy(asked.request, asked.attempt, retry_after), None, 0)
-        self._note(now, asked, numbers[choice.index], choice.reason, numbers, columns, absent)
+        self._note(view, choice, numbers[choice.index], choice.reason, numbers, absent)
         return self._settle(view, choice, writers[choice.index])
 
     def _view(
@@ -126,12 +126,9 @@ class Router:
         arriving: Sequence[int],
         eligible: int,
     ) -> RouteView:
-        prompt, output_mean = asked.prompt_tokens, self._output_mean
-        uncached: list[int] = []
-        for rank, blocks, more in zip(ranks, ready, arriving, strict=True):
-            tokens = prompt - (blocks + more) * rank.block_size
-            uncached.append(tokens if tokens > 1 else 1)
-        waits = waits_ns(ranks, uncached, now, asked.choices, output_mean)
+        output_mean = self._output_mean
+        known = [blocks + more for blocks, more in zip(ready, arriving, strict=True)]
+        uncached, waits = outlook(ranks, known, asked, now, output_mean)
         arrivals, busy = traffic_rates(self._traffic, now)
         return RouteView(
             asked,
@@ -139,6 +136,7 @@ class Router:
             ranks,
             ready,
             arriving,
+            known,
             uncached,
             waits,
             len(asked.chain) // HASH_BYTES,
@@ -151,7 +149,7 @@ class Router:
     def _refuse(self, now: Nanos, asked: RouteAsked, lineup: Lineup, tokens: int) -> Ruling:
         reason = UnroutableReason.NEVER_FITS if lineup.eligible else UnroutableReason.NO_REPLICA
         _, _, absent = _sort_out(asked, lineup, tokens)
-        self._note(now, asked, None, reason.value, (), array("d"), absent)
+        self._note_refusal(now, asked, reason.value, absent)
         return Ruling(Unroutable(asked.request, asked.attempt, reason, lineup.tokens_most), None, 0)
 
     def _settle(self, view: RouteView, choice: Choice, writer: RequestId | None) -> Ruling:
@@ -180,27 +178,42 @@ class Router:
 
     def _note(
         self,
-        now: Nanos,
-        asked: RouteAsked,
+        view: RouteView,
+        choice: Choice,
         rank: Rank | None,
         reason: str,
         candidates: tuple[Rank, ...],
-        columns: "array[float]",
         absent: tuple[tuple[Rank, str], ...],
     ) -> None:
+        asked = view.asked
         self._log.append(
             Outcome(
                 self._number,
                 asked.request,
                 asked.attempt,
-                now,
+                view.now,
                 rank,
                 reason,
                 asked.prompt_tokens,
-                len(asked.chain) // HASH_BYTES,
+                view.chain_blocks,
                 candidates,
-                columns,
+                view.ready,
+                view.arriving,
+                view.uncached,
+                choice.costs,
+                choice.terms,
                 absent,
+            )
+        )
+
+    def _note_refusal(self, now: Nanos, asked: RouteAsked, reason: str, absent: tuple[tuple[Rank, str], ...]) -> None:
+        """Of a request that no rank can take."""
+        blocks = len(asked.chain) // HASH_BYTES
+        request, attempt, tokens = asked.request, asked.attempt, asked.prompt_tokens
+        none: tuple[int, ...] = ()
+        self._log.append(
+            Outcome(
+                self._number, request, attempt, now, None, reason, tokens, blocks, (), none, none, none, (), (), absent
             )
         )
 

@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmpool.core.fleet import RankView, room_wait_ns, view_rank, waits_ns
+from lmpool.core.fleet import RankView, outlook, room_wait_ns, view_rank
 from lmpool.core.ids import Epoch, Nanos, Rank
 from lmpool.core.ledger import Account
 from lmpool.core.messages.worker_control import Load
-from tests.core.plane import BLOCK_SIZE, FACTS, IDLE, RATES
+from tests.core.plane import BLOCK_SIZE, FACTS, IDLE, RATES, question
 from tests.core.views import NOTHING, decoding_rank
 
 BOOKED = attrs.evolve(NOTHING, requests=1, prefilling=1, prefill_tokens=1_000, prefill_pairs=0)
@@ -20,7 +20,7 @@ def view(load: Load, account: Account) -> RankView:
 
 
 def wait(rank: RankView, now: int) -> float:
-    (found,) = waits_ns([rank], [1], Nanos(now), 1, 128.0)
+    _, (found,) = outlook([rank], [0], question(1, b"", 1), Nanos(now), 128.0)
     return found
 
 
@@ -77,5 +77,6 @@ def test_the_quick_look_at_room_misses_no_shortage(
     tokens: int, choices: int, blocks_open: int, decoding: int, context: int
 ) -> None:
     rank = attrs.evolve(decoding_rank(0, decoding, context), blocks_open=blocks_open)
-    (found,) = waits_ns([rank], [tokens], Nanos(0), choices, 128.0)
+    asked = attrs.evolve(question(1, b"", tokens), choices=choices)
+    _, (found,) = outlook([rank], [0], asked, Nanos(0), 128.0)
     assert found == room_wait_ns(rank, tokens, choices, 128.0)

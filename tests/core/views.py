@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import attrs
 
-from lmpool.core.fleet import RankView, RouteView, view_rank, waits_ns
+from lmpool.core.fleet import RankView, RouteView, outlook, view_rank
 from lmpool.core.ids import Epoch, Nanos, Rank
 from lmpool.core.ledger import Account
 from lmpool.core.messages.ingress_control import RouteAsked
-from tests.core.plane import BLOCK_SIZE, FACTS, IDLE, RATES, question
+from tests.core.plane import FACTS, IDLE, RATES, question
 
 NOTHING = Account(
     requests=0,
@@ -35,15 +35,16 @@ def decoding_rank(rank: int, decoding: int, context: int) -> RankView:
 
 def route_view(asked: RouteAsked, ranks: Sequence[RankView], ready: Sequence[int]) -> RouteView:
     """Nothing is arriving, and nothing was routed before."""
-    uncached = [max(asked.prompt_tokens - blocks * BLOCK_SIZE, 1) for blocks in ready]
+    uncached, waits = outlook(ranks, ready, asked, Nanos(0), 128.0)
     return RouteView(
         asked=asked,
         now=Nanos(0),
         ranks=ranks,
         ready=ready,
         arriving=[0] * len(ready),
+        known=ready,
         uncached=uncached,
-        waits=waits_ns(ranks, uncached, Nanos(0), asked.choices, 128.0),
+        waits=waits,
         chain_blocks=len(asked.chain) // 16,
         output_mean=128.0,
         arrivals_per_ns=0.0,

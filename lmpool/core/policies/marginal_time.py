@@ -1,5 +1,7 @@
 """Marginal time: the seconds that a request costs itself and everybody else, per rank. `specs/routing.md`."""
 
+from collections.abc import Sequence
+
 from lmpool.core.fleet import Choice, RouteView, first_from
 from lmpool.core.ids import SECOND, Rank
 from lmpool.core.messages.ingress_control import RouteAsked
@@ -28,13 +30,9 @@ class MarginalTime:
         terms: list[float] = []
         costs = _price(view, terms)
         bound = min(costs) * (1 + TIE_SHARE)
-        known = [ready + arriving for ready, arriving in zip(view.ready, view.arriving, strict=True)]
         tied = [index for index, cost in enumerate(costs) if cost <= bound]
-        if len(tied) > 1:
-            longest = max([known[index] for index in tied])
-            tied = [index for index in tied if known[index] == longest]
-        index = first_from(tied, view)
-        return Choice(index, _reason(known, index), terms, costs)
+        index = tied[0] if len(tied) == 1 else _untie(tied, view)
+        return Choice(index, _reason(view.known, index), terms, costs)
 
     def remember(self, asked: RouteAsked, rank: Rank) -> None:
         pass
@@ -45,29 +43,34 @@ class MarginalTime:
 
 def _price(view: RouteView, terms: list[float]) -> list[float]:
     """Costs of the ranks; their terms are appended."""
-    asked = view.asked
-    prompt = asked.prompt_tokens
-    outputs = min(view.output_mean, asked.output_tokens_max)
+    prompt = view.asked.prompt_tokens
+    outputs = min(view.output_mean, view.asked.output_tokens_max)
     context_mean = prompt + outputs / 2
-    decodes = DECODE_WEIGHT * outputs * asked.choices
-    idle_share = 1 - min(view.busy_share, BUSY_SHARE_MAX)
+    decodes = outputs * view.asked.choices
+    delay = 1 / (1 - min(view.busy_share, BUSY_SHARE_MAX))
     arrivals = view.arrivals_per_ns
     costs: list[float] = []
     for rank, uncached, wait in zip(view.ranks, view.uncached, view.waits, strict=True):
-        rates, present = rank.rates, rank.present
-        pairs = uncached * (prompt - uncached) + uncached * (uncached - 1) // 2
-        prefill = rates.prefill * uncached + rates.prefill_context * pairs
+        rates = rank.rates
+        prefill = uncached * (rates.prefill + rates.prefill_context * (prompt - (uncached + 1) / 2))
         begun = wait + -(-uncached // rank.step_tokens_max) * rank.step_ns
-        delayed = (begun + prefill / 2) / idle_share
+        delayed = (begun + prefill / 2) * delay
         followers = prefill * arrivals * (delayed if delayed < HORIZON_NS else HORIZON_NS)
-        stall = DECODE_WEIGHT * prefill * present
-        slowdown = decodes * (rates.decode + rates.decode_context * context_mean) * present
+        weight = DECODE_WEIGHT * rank.present
+        stall = weight * prefill
+        slowdown = weight * decodes * (rates.decode + rates.decode_context * context_mean)
         terms += (begun, prefill, followers, stall, slowdown)
         costs.append(begun + prefill + followers + stall + slowdown)
     return costs
 
 
-def _reason(known: list[int], index: int) -> str:
+def _untie(tied: Sequence[int], view: RouteView) -> int:
+    known = view.known
+    longest = max([known[index] for index in tied])
+    return first_from([index for index in tied if known[index] == longest], view)
+
+
+def _reason(known: Sequence[int], index: int) -> str:
     if len(known) == 1:
         return ONLY
     longest = max(known)
