@@ -65,7 +65,9 @@ class GenerationRequest:
     cache_salt: str | None = None
     """Cached blocks are shared only under the same salt."""
     label: str = ""
-    """The client's name for it: for logs alone."""
+    """The client's name for it: for logs and explanations alone."""
+    answer_id: str = ""
+    """Of the document that the answer is sent in, likewise."""
     arrived_ns: Nanos | None = None
     """When it arrived, by `clock.monotonic_now`. None: now."""
 

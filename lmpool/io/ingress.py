@@ -31,6 +31,7 @@ from lmpool.core.events import (
     RequestArrived,
     StopFound,
 )
+from lmpool.core.history import History
 from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Nanos, Peer, Rank, RequestId, Role
 from lmpool.core.ingress import Ingress, IngressSettings, IngressSnapshot
 from lmpool.core.limits import ROUTE_ATTEMPTS_MAX
@@ -183,10 +184,10 @@ class IngressAdapter:
         assert isinstance(answer, StateReported)
         return answer
 
-    async def decisions(self, request: RequestId | None, limit: int) -> tuple[Decision, ...]:
-        """The newest first; of one request, or all. Raises NoReplica while control does not answer."""
+    async def decisions(self, requests: tuple[RequestId, ...] | None, limit: int) -> tuple[Decision, ...]:
+        """The newest first; of some requests, or all. Raises NoReplica while control does not answer."""
         number = next(self._query_numbers)
-        answer = await self._ask(self._control, DecisionsAsked(number, request, limit), number)
+        answer = await self._ask(self._control, DecisionsAsked(number, requests, limit), number)
         assert isinstance(answer, DecisionsReported)
         return answer.decisions
 
@@ -198,6 +199,14 @@ class IngressAdapter:
             assert isinstance(answer, CacheCleared)
             blocks += answer.blocks
         return blocks
+
+    def history(self, request: RequestId) -> History | None:
+        """None for one that is unknown or forgotten."""
+        return self._machine.history(request)
+
+    def requests_of(self, tenant: str) -> tuple[RequestId, ...]:
+        """Those that have a history."""
+        return self._machine.requests_of(tenant)
 
     def snapshot(self) -> IngressSnapshot:
         return self._machine.snapshot()

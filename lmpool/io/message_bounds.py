@@ -32,6 +32,8 @@ from lmpool.core.plan import TokenLogprobs
 from lmpool.core.prefix import HASH_BYTES, TOKEN_BYTES
 from lmpool.core.sampling import SamplingSettings, StopSettings
 
+ASKED_REQUESTS_MAX = 1 << 17
+"""Open ones and those with a history: twice what an ingress may have open."""
 ENDS_MAX = 2 * STOP_TOKENS_MAX
 """The client's stop tokens and the model's own; no model has more than a dozen of its own."""
 
@@ -161,5 +163,6 @@ def check_bounds(message: Message) -> None:
             _decisions(message)
         case DecisionsAsked():
             _within("limit", message.limit, 0, DECISIONS_KEPT)
+            _within("requests", len(message.requests or ()), 0, ASKED_REQUESTS_MAX)
         case _:
             pass

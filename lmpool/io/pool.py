@@ -18,6 +18,7 @@ from lmpool.core.prefix import (
 from lmpool.io.answer import Answer
 from lmpool.io.clock import monotonic_now
 from lmpool.io.errors import BadRequest
+from lmpool.io.explained import NAMES_KEPT, Explained, RequestNames
 from lmpool.io.generation import Chat, Chunk, GenerationRequest, Prompt
 from lmpool.io.ingress import IngressAdapter
 from lmpool.io.request_check import (
@@ -42,6 +43,7 @@ class Pool:
         """Both stay their owner's to close."""
         self._ingress = ingress
         self._text = text
+        self._names = RequestNames(NAMES_KEPT)
 
     @property
     def is_ready(self) -> bool:
@@ -82,6 +84,7 @@ class Pool:
                 yield chunk
             return
         arrived = await self._arrival(request, request_id, arrived_ns, tokens, outputs)
+        self._names.add(request_id, (request.label, request.answer_id))
         try:
             ingress.submit(arrived, answer.take)
             while chunks := await answer.next_chunks():
@@ -99,7 +102,19 @@ class Pool:
 
     async def decisions(self, request: RequestId | None, limit: int) -> tuple[Decision, ...]:
         """The newest first; of one request, or all. Raises NoReplica while control does not answer."""
-        return await self._ingress.decisions(request, limit)
+        return await self._ingress.decisions(None if request is None else (request,), limit)
+
+    async def explain(self, word: str | None, tenant: str | None, limit: int) -> Explained:
+        """Decisions and what became of them; `word`: of which request, as a client names it; `tenant`: of whom alone.
+        Raises NoReplica while control does not answer."""
+        history = self._ingress.history
+        requests = None if tenant is None else self._ingress.requests_of(tenant)
+        if word is not None:
+            found = self._names.find(word)
+            requests = found if requests is None else tuple(request for request in found if request in requests)
+        decisions = () if requests == () else await self._ingress.decisions(requests, limit)
+        shown = [decision.request for decision in decisions] if word is None else list(requests or ())
+        return Explained(decisions, tuple(known for request in dict.fromkeys(shown) if (known := history(request))))
 
     async def clear_cache(self) -> int:
         """Blocks that were dropped, over all replicas. Raises NoReplica if one of them does not answer."""

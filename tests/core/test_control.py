@@ -368,7 +368,7 @@ def test_decisions_are_kept_in_a_bounded_ring() -> None:
     (message,) = plane.feed(Received(INGRESS, DecisionsAsked(1, None, 10)))
     assert isinstance(message, DecisionsReported)
     assert [decision.request.counter for decision in message.decisions] == [4, 3, 2]
-    (message,) = plane.feed(Received(INGRESS, DecisionsAsked(2, request(3), 10)))
+    (message,) = plane.feed(Received(INGRESS, DecisionsAsked(2, (request(3),), 10)))
     assert isinstance(message, DecisionsReported)
     assert ([decision.number for decision in message.decisions], message.number) == ([4], 2)
     assert plane.state().decisions == 5

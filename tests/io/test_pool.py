@@ -48,7 +48,7 @@ class Place:
         await self.workers[rank].notice(Ready)
 
     async def rank_of(self, chunk: Chunk) -> int:
-        (decision,) = await self.ingress.decisions(chunk.request, 1)
+        (decision,) = await self.ingress.decisions((chunk.request,), 1)
         assert decision.rank is not None
         return decision.rank
 

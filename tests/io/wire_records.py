@@ -120,7 +120,7 @@ EXAMPLES: tuple[Framed, ...] = (
     ic.BookingEnded(REQUEST, attempt=1),
     ic.BookingsOffered(requests=(REQUEST,), attempts=(0,), ranks=(Rank(1),), epochs=(Epoch(3),), prompt_tokens=(20,)),
     ic.StateAsked(4),
-    ic.DecisionsAsked(number=5, request=REQUEST, limit=10),
+    ic.DecisionsAsked(number=5, requests=(REQUEST,), limit=10),
     ic.RouteDecided(REQUEST, attempt=0, decision=12, rank=Rank(1), epoch=Epoch(3), reason="least cost", ready_blocks=1),
     ic.Busy(REQUEST, attempt=0, retry_after_ns=Nanos(2_000_000_000)),
     ic.Unroutable(REQUEST, attempt=0, reason=ic.UnroutableReason.NEVER_FITS, tokens_max=4096),

@@ -169,9 +169,10 @@ class StateReported:
 @attrs.frozen
 class DecisionsAsked:
     number: int
-    request: RequestId | None
-    """None: the newest `limit`."""
+    requests: tuple[RequestId, ...] | None
+    """None: of all."""
     limit: int
+    """Only the newest so many."""
 
 
 @attrs.frozen

@@ -6,6 +6,7 @@ from contextlib import aclosing
 from secrets import token_hex
 from typing import Any
 
+import attrs
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
@@ -106,7 +107,8 @@ class Answering:
 
     async def run(self) -> None:
         """Raises LMPoolError."""
-        sources = [self._context.service.generate(request) for request in self._asked.requests]
+        requests = [attrs.evolve(request, answer_id=self._head.id) for request in self._asked.requests]
+        sources = [self._context.service.generate(request) for request in requests]
         async with aclosing(interleave(sources)) as chunks:
             await (self._stream(chunks) if self._asked.is_stream else self._whole(chunks))
 

@@ -13,10 +13,12 @@ from lmpool.io.http.errors import ApiError, Code, error_response
 from lmpool.io.http.faults import api_error_of
 from lmpool.io.http.gate import caller_of, require_admin
 from lmpool.io.http.openapi import openapi_document
-from lmpool.io.http.pool import DECISIONS_DEFAULT, decision_document, parse_request_word, state_document
+from lmpool.io.http.pool import DECISIONS_DEFAULT, explained_document, state_document
 from lmpool.io.http.service import Context, served_name
 from lmpool.io.metrics import Metrics, PoolView
 
+NAME_CHARACTERS_MAX = 24 * 1024
+"""The ids of as many prompts as one HTTP request may have."""
 SCRAPE_S = 1.0
 """How long a scrape waits for control, before it shows that control is not up."""
 
@@ -66,14 +68,14 @@ class Inspection:
             raise api_error_of(error) from error
 
     async def decisions(self, request: Request) -> Response:
-        word = request.query_params.get("request")
-        number = None if word is None else parse_request_word(word)
+        word = _read_name(request.query_params.get("request"))
         limit = _read_limit(request.query_params.get("limit"))
+        client = caller_of(request.scope).client
+        tenant = None if self._context.keys is None or client.is_admin else client.tenant
         try:
-            decisions = await self._context.service.decisions(number, limit)
+            return json_response(explained_document(await self._context.service.explain(word, tenant, limit)))
         except LMPoolError as error:
             raise api_error_of(error) from error
-        return json_response({"decisions": [decision_document(decision) for decision in decisions]})
 
     async def clear(self, request: Request) -> Response:
         require_admin(caller_of(request.scope))
@@ -94,6 +96,14 @@ class Inspection:
 
 def json_response(content: object) -> Response:
     return Response(orjson.dumps(content), media_type="application/json")
+
+
+def _read_name(word: str | None) -> str | None:
+    """Of a request, as a client knows it."""
+    if word is not None and not (word and word.isascii() and word.isprintable() and len(word) <= NAME_CHARACTERS_MAX):
+        text = f"request must be 1 to {NAME_CHARACTERS_MAX} printable ASCII characters."
+        raise ApiError(Code.INVALID_VALUE, text, "request")
+    return word
 
 
 def _read_limit(word: str | None) -> int:

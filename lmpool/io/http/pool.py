@@ -4,24 +4,13 @@ from typing import Any
 
 import attrs
 
-from lmpool.core.ids import Epoch, RequestId
+from lmpool.core.explanation import request_word
+from lmpool.core.history import History
+from lmpool.core.limits import DECISIONS_KEPT
 from lmpool.core.messages.ingress_control import Candidate, Decision, StateReported
-from lmpool.io.http.errors import ApiError, Code
+from lmpool.io.explained import Explained
 
 DECISIONS_DEFAULT = 20
-
-
-def request_word(request: RequestId) -> str:
-    """An inner request id as headers and decisions show it."""
-    return f"{request.ingress}-{request.counter}"
-
-
-def parse_request_word(word: str) -> RequestId:
-    """Raises ApiError."""
-    ingress, dash, counter = word.partition("-")
-    if not (dash and ingress.isdecimal() and counter.isdecimal() and word.isascii() and len(word) <= 40):
-        raise ApiError(Code.INVALID_VALUE, "request must look like 1-23, as the X-LMPool-Request header.", "request")
-    return RequestId(Epoch(int(ingress)), int(counter))
 
 
 def state_document(state: StateReported) -> dict[str, Any]:
@@ -33,6 +22,29 @@ def state_document(state: StateReported) -> dict[str, Any]:
         "decisions": state.decisions,
         "stale_dropped": state.stale_dropped,
         "resyncs": state.resyncs,
+    }
+
+
+def explained_document(explained: Explained) -> dict[str, Any]:
+    return {
+        "kept": DECISIONS_KEPT,
+        "decisions": [decision_document(decision) for decision in explained.decisions],
+        "requests": [history_document(history) for history in explained.histories],
+    }
+
+
+def history_document(history: History) -> dict[str, Any]:
+    return {
+        "request": request_word(history.request),
+        "tenant": history.tenant,
+        "arrived_ns": history.arrived_ns,
+        "prompt_tokens": history.prompt_tokens,
+        "output_tokens": history.output_tokens,
+        "visits": [attrs.asdict(visit) for visit in history.visits],
+        "phase": history.phase,
+        "outcome": None if history.outcome is None else history.outcome.value,
+        "detail": history.detail,
+        "ended_ns": history.ended_ns,
     }
 
 

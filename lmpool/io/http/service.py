@@ -5,9 +5,10 @@ from typing import Protocol
 
 import attrs
 
-from lmpool.core.ids import Nanos, RequestId
+from lmpool.core.ids import Nanos
 from lmpool.core.ingress import IngressSnapshot
-from lmpool.core.messages.ingress_control import Decision, StateReported
+from lmpool.core.messages.ingress_control import StateReported
+from lmpool.io.explained import Explained
 from lmpool.io.generation import Chunk, GenerationRequest
 from lmpool.io.http.errors import ApiError, Code
 from lmpool.io.http.keys import Keys
@@ -44,7 +45,10 @@ class Service(Protocol):
         """Raises NoReplica while control does not answer."""
         ...
 
-    async def decisions(self, request: RequestId | None, limit: int) -> tuple[Decision, ...]: ...
+    async def explain(self, word: str | None, tenant: str | None, limit: int) -> Explained:
+        """Decisions and what became of them; `word`: of which request, as a client names it; `tenant`: of whom alone.
+        Raises NoReplica while control does not answer."""
+        ...
 
     async def clear_cache(self) -> int:
         """Blocks that were dropped, over all replicas."""

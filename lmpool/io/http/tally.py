@@ -1,8 +1,8 @@
 """What one HTTP request has come to so far, over all its prompts and choices."""
 
+from lmpool.core.explanation import request_word
 from lmpool.io.generation import Chunk
 from lmpool.io.http.answers import Usage
-from lmpool.io.http.pool import request_word
 from lmpool.io.metrics import Meter
 
 

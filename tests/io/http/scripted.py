@@ -9,10 +9,13 @@ import attrs
 import httpx
 import orjson
 
+from lmpool.core.effects import Outcome
+from lmpool.core.history import History, Visit
 from lmpool.core.ids import MILLISECOND, Epoch, Nanos, Rank, RequestId
 from lmpool.core.ingress import IngressSnapshot
 from lmpool.core.messages.ingress_control import Candidate, Decision, RankState, StateReported
 from lmpool.io.errors import LMPoolError
+from lmpool.io.explained import Explained
 from lmpool.io.generation import Chunk, GenerationRequest, NamedLogprob, ScoredToken
 from lmpool.io.http.app import Application, create_app
 from lmpool.io.http.keys import Keys
@@ -44,6 +47,7 @@ class ScriptedService:
     has_joined: bool = True
     tokens_max: int = 4096
     requests: list[GenerationRequest] = attrs.field(factory=list)
+    explain_asked: list[tuple[str | None, str | None, int]] = attrs.field(factory=list)
     running: int = 0
     gate: asyncio.Event | None = None
     """Every request waits for it, if there is one."""
@@ -101,9 +105,9 @@ class ScriptedService:
     async def pool_state(self) -> StateReported:
         return StateReported(1, "marginal-time", (RANK_STATE,), 9, 1, 2, 0, 0)
 
-    async def decisions(self, request: RequestId | None, limit: int) -> tuple[Decision, ...]:
-        made = attrs.evolve(DECISION, request=request) if request else DECISION
-        return (made,) * min(limit, 3)
+    async def explain(self, word: str | None, tenant: str | None, limit: int) -> Explained:
+        self.explain_asked.append((word, tenant, limit))
+        return Explained((DECISION,) * min(limit, 3), (HISTORY,))
 
     async def clear_cache(self) -> int:
         return 42
@@ -122,6 +126,19 @@ DECISION = Decision(
     chain_blocks=4,
     term_names=("own", "followers"),
     candidates=(Candidate(Rank(0), True, "", 2, 1, 16, (1.5, 2.5), 4.0),),
+)
+
+HISTORY = History(
+    request=RequestId(Epoch(1), 5),
+    tenant="red",
+    arrived_ns=Nanos(9),
+    prompt_tokens=64,
+    output_tokens=2,
+    visits=(Visit(0, Rank(0), Epoch(2), False, Nanos(12), Nanos(13), Nanos(1), 48, Nanos(15), "complete"),),
+    phase="closed",
+    outcome=Outcome.COMPLETE,
+    detail="",
+    ended_ns=Nanos(20),
 )
 
 

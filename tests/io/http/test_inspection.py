@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from lmpool.core.limits import DECISIONS_KEPT
 from lmpool.io.http.app import Application
 from lmpool.io.http.keys import Client, Keys
 from tests.io.http.scripted import ScriptedService, application, client_of
@@ -171,11 +172,27 @@ async def test_decisions_show_every_term(client: httpx.AsyncClient) -> None:
     assert len(decisions) == 2
     assert decisions[0]["request"] == "1-5"
     assert decisions[0]["candidates"][0]["terms"] == {"own": 1.5, "followers": 2.5}
-    (asked, *_) = (await client.get("/pool/decisions", params={"request": "3-77"})).json()["decisions"]
-    assert asked["request"] == "3-77"
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=99999", "request=x", "request=1-", "request=1-2-3"])
+async def test_decisions_come_with_what_became_of_their_requests(
+    client: httpx.AsyncClient, service: ScriptedService
+) -> None:
+    document = (await client.get("/pool/decisions", params={"request": "cmpl-3"})).json()
+    assert service.explain_asked == [("cmpl-3", None, 20)]
+    assert document["kept"] == DECISIONS_KEPT
+    (history,) = document["requests"]
+    assert (history["request"], history["outcome"]) == ("1-5", "complete")
+    assert history["visits"][0]["cached_tokens"] == 48
+
+
+async def test_a_key_sees_its_own_tenant_and_an_admin_all(locked: httpx.AsyncClient, service: ScriptedService) -> None:
+    for key in ("sk-1", "sk-2"):
+        response = await locked.get("/pool/decisions", headers={"authorization": f"Bearer {key}"})
+        assert response.status_code == 200
+    assert [tenant for _, tenant, _ in service.explain_asked] == ["red", None]
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=99999", "request=", "request=%0a", "request=%C3%A9"])
 async def test_queries_are_checked(client: httpx.AsyncClient, query: str) -> None:
     response = await client.get(f"/pool/decisions?{query}")
     assert response.status_code == 400
