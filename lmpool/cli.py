@@ -35,7 +35,12 @@ BENCHES = {
     "locality": "lmpool.bench.locality",
 }
 
-STATUS_FLAGS = ("--url", "--api-key-file")
+SERVER_FLAGS = ("--url", "--api-key-file")
+
+EXPLAIN_ABOUT = (
+    "REQUEST_ID is the id in an answer (cmpl-..., chatcmpl-...), its x-request-id header, or its x-lmpool-request "
+    "header (1-23, or 1-23,1-24 for two prompts). Shows every attempt of every prompt."
+)
 
 SERVE_ABOUT = """\
 Serve MODEL from several replicas as one OpenAI-compatible endpoint.
@@ -75,17 +80,30 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands)
     status = commands.add_parser("status", help="show the pool of a running server", allow_abbrev=False)
-    status.add_argument("--url", default="http://127.0.0.1:8000", help="of the server (default %(default)s)")
-    status.add_argument(
-        "--api-key-file",
-        type=Path,
-        metavar="PATH",
-        help="of the server, whose first key is shown (default: the key in $OPENAI_API_KEY, if any)",
+    _add_server(status)
+    explain = commands.add_parser(
+        "explain",
+        help="show why a request of a running server went where it went, and what became of it",
+        description=EXPLAIN_ABOUT,
+        allow_abbrev=False,
     )
+    explain.add_argument("request", metavar="REQUEST_ID", help="as above")
+    _add_server(explain)
     bench = commands.add_parser("bench", help="measure this machine", allow_abbrev=False)
     bench.add_argument("name", choices=tuple(BENCHES), help="what to measure")
     bench.add_argument("rest", nargs=argparse.REMAINDER, help="flags of that measurement; --help lists them")
     return top
+
+
+def _add_server(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--url", default="http://127.0.0.1:8000", help="of the server (default %(default)s)")
+    command.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="PATH",
+        help="of the server, whose first admin key, or else first key, is used (default: the key in $OPENAI_API_KEY, "
+        "if any)",
+    )
 
 
 def _add_serve(commands: "argparse._SubParsersAction[_Parser]") -> None:
@@ -138,6 +156,8 @@ def main(arguments: Sequence[str]) -> int:
             return _serve(given.pop("config"), given)
         case "status":
             return _status(given["url"], given["api_key_file"])
+        case "explain":
+            return _explain(given["request"], given["url"], given["api_key_file"])
         case "bench":
             return int(importlib.import_module(BENCHES[given["name"]]).main(given["rest"]))
         case _:
@@ -145,7 +165,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _nearest_flag(command: str, word: str) -> str:
-    flags = [knob.flag for knob in knobs()] if command == "serve" else list(STATUS_FLAGS)
+    flags = [knob.flag for knob in knobs()] if command == "serve" else list(SERVER_FLAGS)
     near = get_close_matches(word.partition("=")[0], flags, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -167,14 +187,32 @@ def _serve(config: Path | None, flags: dict[str, str | list[str]]) -> int:
 
 
 def _status(url: str, key_file: Path | None) -> int:
-    from lmpool.io.status import StatusError, fetch_state, first_key, state_lines
+    from lmpool.io.pool_client import ClientError
+    from lmpool.io.status import fetch_state, state_lines
 
     try:
-        key = first_key(key_file) if key_file is not None else os.environ.get("OPENAI_API_KEY")
-        print(*state_lines(fetch_state(url, key)), sep="\n")
-    except StatusError as error:
+        print(*state_lines(fetch_state(url, _key(key_file))), sep="\n")
+    except ClientError as error:
         return _fail(f"lmpool status: {error}", 1)
     return 0
+
+
+def _explain(request: str, url: str, key_file: Path | None) -> int:
+    from lmpool.io.explain import fetch_explanation
+    from lmpool.io.pool_client import ClientError
+
+    try:
+        print(*fetch_explanation(url, _key(key_file), request), sep="\n")
+    except ClientError as error:
+        return _fail(f"lmpool explain: {error}", 1)
+    return 0
+
+
+def _key(key_file: Path | None) -> str | None:
+    """Raises ClientError."""
+    from lmpool.io.pool_client import operator_key
+
+    return operator_key(key_file) if key_file is not None else os.environ.get("OPENAI_API_KEY")
 
 
 def _fail(line: str, code: int) -> int:

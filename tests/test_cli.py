@@ -40,6 +40,8 @@ def test_help_tells_every_knob_with_examples_and_exit_codes(capsys: pytest.Captu
         (["serve", "--replica", "2"], "lmpool serve: unknown --replica; did you mean --replicas?"),
         (["status", "--port", "8431"], "lmpool status: unknown --port 8431"),
         (["status", "--ur", "http://x"], "lmpool status: unknown --ur http://x; did you mean --url?"),
+        (["explain"], "lmpool explain: the following arguments are required: REQUEST_ID"),
+        (["explain", "1-2", "--ur", "http://x"], "lmpool explain: unknown --ur http://x; did you mean --url?"),
         (["serve", "--replicas"], "lmpool serve: argument --replicas: expected one argument"),
         (["serve", "--replicas", "none"], "lmpool serve: replicas = 'none' (flag --replicas): allowed is a whole"),
         (["serve", "a", "b"], "lmpool serve: unknown b"),
@@ -72,6 +74,13 @@ def test_status_of_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]
     code, out, err = outcome(["status", "--url", "http://127.0.0.1:1"], capsys)
     assert (code, out) == (1, "")
     assert "no server answers at http://127.0.0.1:1" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_explain_of_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = outcome(["explain", "1-23", "--url", "http://127.0.0.1:1"], capsys)
+    assert (code, out) == (1, "")
+    assert err.startswith("lmpool explain: no server answers at http://127.0.0.1:1")
     assert len(err.splitlines()) == 1
 
 

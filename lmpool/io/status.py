@@ -1,56 +1,16 @@
 """`lmpool status`: what a running server says of its pool, as a table."""
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 10.0
+from lmpool.io.pool_client import fetch_document
+
 COLUMNS = ("rank", "state", "blocks", "used", "cached", "free", "hits", "running", "waiting", "routed")
 
 
-class StatusError(Exception):
-    """One line for the operator."""
-
-
-def first_key(path: Path) -> str:
-    """Of a server's own key file. Raises StatusError."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StatusError(f"cannot read the key file {path}: {error}") from error
-    keys = [words[0] for line in lines if (words := line.partition("#")[0].split())]
-    if not keys:
-        raise StatusError(f"{path} has no keys")
-    return keys[0]
-
-
 def fetch_state(url: str, key: str | None) -> Mapping[str, Any]:
-    """The answer of /pool/state. Raises StatusError."""
-    if not url.startswith(("http://", "https://")):
-        raise StatusError(f"{url!r} is no address of a server; it looks like http://127.0.0.1:8000")
-    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    request = urllib.request.Request(url.rstrip("/") + "/pool/state", headers=headers)  # noqa: S310 (checked above)
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
-            state: Mapping[str, Any] = json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            raise StatusError(f"{url} answers {error.code}: {_told(error.read())}") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise StatusError(f"no server answers at {url} ({reason}); name another with --url") from error
-    return state
-
-
-def _told(body: bytes) -> str:
-    """The message of an answer in the shape of all our errors, or what there is instead."""
-    try:
-        return str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return body[:200].decode(errors="replace").strip() or "no reason given"
+    """Raises ClientError."""
+    return fetch_document(url, "/pool/state", key)
 
 
 def state_lines(state: Mapping[str, Any]) -> list[str]:

@@ -99,6 +99,34 @@ def test_status_prints_each_rank(server: Server) -> None:
     assert [line.split()[:2] for line in lines[2:]] == [["0", "live"], ["1", "live"]]
 
 
+def explained(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lmpool", "explain", *arguments, "--url", server.url]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def test_a_request_is_explained_by_every_name_it_has(server: Server, client: OpenAI, integer_folder: Path) -> None:
+    prompts = [PROMPT + " explained", PROMPT + " twice"]
+    asked = {"model": integer_folder.name, "prompt": prompts, "max_tokens": 4, "temperature": 0}
+    raw = client.completions.with_raw_response.create(**asked, extra_headers={"x-request-id": "mine"})  # type: ignore[call-overload]
+    inner = raw.headers["x-lmpool-request"]
+    told = explained(server, raw.parse().id)
+    assert told.returncode == 0, told.stderr
+    assert [line.split(":")[0] for line in told.stdout.splitlines() if line.startswith("request ")] == [
+        f"request {word}" for word in inner.split(",")
+    ]
+    assert told.stdout.count("  -> ") == told.stdout.count("expected: ") == told.stdout.count("really: ") == 2
+    assert told.stdout.count("outcome: complete; ") == 2
+    assert told.stdout == explained(server, "mine").stdout == explained(server, inner).stdout
+    assert told.stdout.startswith(explained(server, inner.split(",")[0]).stdout)
+
+
+def test_an_unknown_request_is_told_in_one_line(server: Server) -> None:
+    told = explained(server, "cmpl-nobody")
+    assert (told.returncode, told.stdout) == (1, "")
+    assert "nothing is known of request 'cmpl-nobody'" in told.stderr
+    assert len(told.stderr.splitlines()) == 1
+
+
 def test_the_run_folder_is_private_and_nothing_is_left_at_the_end(integer_folder: Path, tmp_path: Path) -> None:
     with serving(tmp_path, str(integer_folder), "--replicas", "1") as server:
         (run,) = server.runs.iterdir()
@@ -110,6 +138,32 @@ def test_the_run_folder_is_private_and_nothing_is_left_at_the_end(integer_folder
         assert list(server.runs.iterdir()) == []
         assert server.rest_of_output() == ""
         assert "Traceback" not in server.log()
+
+
+def test_with_keys_a_tenant_sees_and_explains_its_own_requests_only(integer_folder: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("red-key red\nblue-key blue\nroot-key ops admin\n")
+    arguments = (str(integer_folder), "--replicas", "1", "--api-key-file", str(keys))
+    with serving(tmp_path, *arguments) as server:
+        words = {}
+        for key in ("red-key", "blue-key"):
+            response = httpx.post(
+                server.url + "/v1/completions",
+                headers={"authorization": f"Bearer {key}"},
+                json={"prompt": PROMPT, "max_tokens": 2},
+            )
+            words[key] = response.headers["x-lmpool-request"]
+
+        def seen(key: str, query: str) -> set[str]:
+            answer = httpx.get(server.url + "/pool/decisions" + query, headers={"authorization": f"Bearer {key}"})
+            return {one["request"] for one in (*answer.json()["decisions"], *answer.json()["requests"])}
+
+        red, blue = words.values()
+        assert seen("red-key", "") == {red}
+        assert seen("blue-key", "") == {blue}
+        assert seen("root-key", "") == {red, blue}
+        assert seen("red-key", f"?request={blue}") == set()
+        assert seen("root-key", f"?request={blue}") == {blue}
 
 
 def test_a_log_in_json_is_json_line_for_line(integer_folder: Path, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing_extensions import override
 from lmpool.core.ids import Epoch, Rank
 from lmpool.core.messages.ingress_control import RankState, StateReported
 from lmpool.io.http.pool import state_document
-from lmpool.io.status import StatusError, fetch_state, first_key, state_lines
+from lmpool.io.pool_client import ClientError, operator_key
+from lmpool.io.status import fetch_state, state_lines
 
 
 def rank_state(rank: int, membership: str, computed: int, cached: int) -> RankState:
@@ -83,16 +84,24 @@ def url() -> Iterator[str]:
 def test_the_first_key_of_the_servers_file_is_shown(url: str, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("# ours\n\nk1 alice admin\nk2 bob\n")
-    assert fetch_state(url + "/", first_key(keys))["policy"] == "marginal-time"
+    assert fetch_state(url + "/", operator_key(keys))["policy"] == "marginal-time"
+
+
+def test_an_admins_key_is_preferred(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("k1 alice\nk2 bob admin\nk3 eve admin\n")
+    assert operator_key(keys) == "k2"
+    keys.write_text("k1 alice\nk2 bob\n")
+    assert operator_key(keys) == "k1"
 
 
 def test_a_refusal_is_told_in_the_servers_words(url: str) -> None:
-    with pytest.raises(StatusError, match=f"^{url} answers 401: This server needs an API key$"):
+    with pytest.raises(ClientError, match=f"^{url} answers 401: This server needs an API key$"):
         fetch_state(url, None)
 
 
 def test_a_server_that_is_not_there_is_named() -> None:
-    with pytest.raises(StatusError, match=r"no server answers at http://127.0.0.1:1 .*--url"):
+    with pytest.raises(ClientError, match=r"no server answers at http://127.0.0.1:1 .*--url"):
         fetch_state("http://127.0.0.1:1", None)
-    with pytest.raises(StatusError, match="looks like http://"):
+    with pytest.raises(ClientError, match="looks like http://"):
         fetch_state("127.0.0.1:8000", None)
