@@ -1,0 +1,132 @@
+"""A worker machine with a device that computes nothing and takes as long as the rates say.
+
+To its node it is a machine whose deadlines include the ends of steps. A run of steps that only decode and end nothing
+(a streak) is one event, unless somebody else's event comes in between: then the machine is told first of the steps
+that have ended by then. So every event finds the machine as single steps would have left it.
+"""
+
+from collections.abc import Sequence
+
+import attrs
+
+from lmpool.core.effects import RunStep, Send, WorkerEffect
+from lmpool.core.events import StepCompleted, StepsCompleted, Tick, WorkerEvent
+from lmpool.core.ids import Nanos
+from lmpool.core.plan import BatchPlan, StepResult
+from lmpool.core.rates import Rates
+from lmpool.core.worker import Worker
+from lmpool.sim.prompts import filler
+from lmpool.sim.trace import END_TOKEN
+
+
+@attrs.define
+class _Streak:
+    """The running step, and those that will follow it with the same rows if nothing happens."""
+
+    plan: BatchPlan
+    ends_ns: list[Nanos]
+
+
+class PacedWorker:
+    """A `core.machine.Machine`. Requests carry their number in the trace as seed, so that their length is known here
+    and nowhere else."""
+
+    __slots__ = ("_answers", "_last_inputs", "_outputs", "_rates", "_running", "_streak_max", "events", "worker")
+
+    def __init__(self, worker: Worker, rates: Rates, outputs: Sequence[int], streak_max: int) -> None:
+        """`rates`: what steps really take. `outputs`: tokens of each request's answer. `streak_max`: 1 for single
+        steps."""
+        self.worker = worker
+        self._rates = rates
+        self._outputs = outputs
+        self._streak_max = streak_max
+        self.events = 0
+        """That the machine was told, which is what a run costs."""
+        self._running: _Streak | None = None
+        self._last_inputs: dict[int, int] = {}
+        """By slot: inputs after which the end token is sampled."""
+        self._answers: dict[int, int] = {}
+        """By slot: the token sampled before."""
+
+    def handle(self, now: Nanos, event: WorkerEvent) -> list[Send]:
+        sends: list[Send] = []
+        self._elapse(now, sends)
+        if not isinstance(event, Tick) or self.worker.next_deadline() <= now:
+            self._tell(now, event, sends)
+        running = self._running
+        if running is not None and len(running.ends_ns) > 1:
+            del running.ends_ns[max(1, self.worker.streak()) :]
+        return sends
+
+    def next_deadline(self) -> Nanos:
+        deadline = self.worker.next_deadline()
+        return min(deadline, self._running.ends_ns[-1]) if self._running is not None else deadline
+
+    def _elapse(self, now: Nanos, sends: list[Send]) -> None:
+        """Steps that have ended by now."""
+        while self._running is not None and self._running.ends_ns[0] <= now:
+            plan, ends_ns = self._running.plan, self._running.ends_ns
+            self._running = None
+            if len(ends_ns) == 1:
+                self._tell(ends_ns[0], StepCompleted(self._result(plan)), sends)
+            else:
+                ended = tuple([end_ns for end_ns in ends_ns if end_ns <= now])
+                tokens = tuple([(self._answers[row.slot],) * len(ended) for row in plan.rows])
+                self._tell(ended[-1], StepsCompleted(ended, tokens), sends)
+
+    def _tell(self, now: Nanos, event: WorkerEvent, sends: list[Send]) -> None:
+        self.events += 1
+        effects: list[WorkerEffect] = self.worker.handle(now, event)
+        for effect in effects:
+            if isinstance(effect, RunStep):
+                self._launch(now, effect.plan)
+            else:
+                sends.append(effect)
+
+    def _launch(self, now: Nanos, plan: BatchPlan) -> None:
+        assert self._running is None, "one step at a time"
+        for start in plan.starts:
+            number = start.sampling.seed
+            self._last_inputs[start.slot] = start.prompt_tokens + self._outputs[number] - 1
+            self._answers[start.slot] = filler(number)
+        rates = self._rates
+        prefill = pairs = decode = context = 0
+        for row in plan.rows:
+            count = len(row.tokens)
+            if count > 1:
+                prefill += count
+                pairs += count * row.start + count * (count - 1) // 2
+            else:
+                decode += 1
+                context += row.start
+        fixed = rates.step + rates.prefill * prefill + rates.prefill_context * pairs + rates.decode * decode
+        end_ns = Nanos(now + round(fixed + rates.decode_context * context))
+        ends_ns = [end_ns]
+        for _ in range(1, 1 if prefill else self._streak(plan)):
+            context += decode
+            end_ns = Nanos(end_ns + round(fixed + rates.decode_context * context))
+            ends_ns.append(end_ns)
+        self._running = _Streak(plan, ends_ns)
+
+    def _streak(self, plan: BatchPlan) -> int:
+        """Steps that may go into one event: none of them samples an end token."""
+        if self._streak_max == 1:
+            return 1
+        most = min(self.worker.streak(), self._streak_max)
+        if most <= 1:
+            return 1
+        last_inputs = self._last_inputs
+        before_end = min([last_inputs[row.slot] - row.start - 1 for row in plan.rows])
+        return max(1, min(most, before_end))
+
+    def _result(self, plan: BatchPlan) -> StepResult:
+        last_inputs, answers = self._last_inputs, self._answers
+        slots = []
+        tokens = []
+        for row in plan.rows:
+            if row.samples:
+                slot = row.slot
+                slots.append(slot)
+                is_last = row.start + (len(row.tokens) or 1) == last_inputs[slot]
+                tokens.append(END_TOKEN if is_last else answers[slot])
+        return StepResult(plan.step, tuple(slots), tuple(tokens), (None,) * len(slots), ())

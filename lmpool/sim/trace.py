@@ -1,0 +1,165 @@
+"""What clients ask for, and when: requests whose prompts are lists of parts, so that sharing is exact.
+
+All tokens of a part are made of its content number: two prompts share tokens exactly as far as they have the same
+parts. Readers are in `trace_formats.py`, generators in `workload.py`.
+"""
+
+import random
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import attrs
+
+from lmpool.core.ids import SECOND, Nanos
+
+CONTENTS_MAX = 1 << 31
+"""Content numbers of parts that may be shared are below; the token of a part is its content number."""
+PRIVATE_FIRST = CONTENTS_MAX
+"""From here on: contents of parts that nobody shares."""
+ANSWER_FIRST = 3 << 30
+"""From here on: the answer of each request, by its number."""
+END_TOKEN = (1 << 32) - 1
+"""The last token of every answer."""
+TICK_MAX_NS = 3 * SECOND
+"""Width of a tick of arrivals, at most, when they are spread."""
+
+
+class TraceError(Exception):
+    """One line: which file, which line, what is wrong."""
+
+
+@attrs.frozen
+class Part:
+    content: int
+    tokens: int
+    """A shorter part of the same content is a beginning of a longer one."""
+
+
+@attrs.frozen
+class TraceRequest:
+    session: str
+    """Empty: none named."""
+    at_ns: Nanos | None
+    """None: `pause_ns` after the end of the answer to `continues` (closed loop)."""
+    pause_ns: Nanos
+    continues: int | None
+    """Number of an earlier request, whose prompt and answer come before the parts."""
+    parts: tuple[Part, ...]
+    output_tokens: int
+    """At least 1. The last one is `END_TOKEN`."""
+
+
+@attrs.frozen
+class Trace:
+    name: str
+    block_size: int | None
+    """In which sharing was recorded; None: in tokens."""
+    requests: tuple[TraceRequest, ...]
+    """The number of a request is its place here. Open-loop arrivals do not go back in time."""
+
+    @property
+    def fingerprint(self) -> str:
+        digest = blake2b(digest_size=8)
+        for request in self.requests:
+            digest.update(repr(attrs.astuple(request)).encode())
+        return digest.hexdigest()
+
+    @property
+    def span_ns(self) -> int:
+        """From the first to the last open-loop arrival."""
+        arrivals = [request.at_ns for request in self.requests if request.at_ns is not None]
+        return arrivals[-1] - arrivals[0]
+
+    @property
+    def outputs_longest(self) -> int:
+        return max(request.output_tokens for request in self.requests)
+
+
+def check_block_size(trace: Trace, block_size: int) -> None:
+    """Raises TraceError. Blocks that divide the trace's, or are made of whole ones, share exactly what was recorded."""
+    recorded = trace.block_size
+    if recorded is not None and recorded % block_size and block_size % recorded:
+        raise TraceError(
+            f"{trace.name}: it was recorded in blocks of {recorded} tokens, which blocks of {block_size} "
+            f"neither divide nor are made of; take one that does, as {recorded}"
+        )
+
+
+def prompt_lengths(trace: Trace) -> list[int]:
+    """In tokens, by request."""
+    lengths: list[int] = []
+    for request in trace.requests:
+        before = request.continues
+        history = lengths[before] + trace.requests[before].output_tokens if before is not None else 0
+        lengths.append(history + sum(part.tokens for part in request.parts))
+    return lengths
+
+
+def window(trace: Trace, start: int, requests: int) -> Trace:
+    """Requests from number `start` on, at most so many, from time 0. Those that continue an earlier one are left out.
+
+    Raises TraceError.
+    """
+    kept: list[TraceRequest] = []
+    places: dict[int, int] = {}
+    begin: Nanos | None = None
+    for number in range(start, min(start + requests, len(trace.requests))):
+        request = trace.requests[number]
+        if request.continues is not None and request.continues not in places:
+            continue
+        if begin is None:
+            begin = request.at_ns
+        places[number] = len(kept)
+        kept.append(_moved(request, begin or Nanos(0), places))
+    if not kept:
+        raise TraceError(f"{trace.name}: there is no request from number {start} on that begins a session")
+    return attrs.evolve(trace, requests=tuple(kept))
+
+
+def _moved(request: TraceRequest, begin: Nanos, places: dict[int, int]) -> TraceRequest:
+    at_ns, continues = request.at_ns, request.continues
+    return attrs.evolve(
+        request,
+        at_ns=Nanos(at_ns - begin) if at_ns is not None else None,
+        continues=places[continues] if continues is not None else None,
+    )
+
+
+def at_speed(trace: Trace, speed: float) -> Trace:
+    """Open-loop arrivals `speed` times as dense. Pauses stay as they are."""
+    return _with_arrivals(
+        trace,
+        [None if request.at_ns is None else Nanos(round(request.at_ns / speed)) for request in trace.requests],
+    )
+
+
+def jittered(trace: Trace, seed: int) -> Trace:
+    """Open-loop arrivals of one moment spread evenly until the next moment that has any, at most over a tick."""
+    chance = random.Random(seed)
+    moments = sorted({request.at_ns for request in trace.requests if request.at_ns is not None})
+    widths = {
+        moment: min(later - moment, TICK_MAX_NS)
+        for moment, later in zip(moments, [*moments[1:], moments[-1] + TICK_MAX_NS], strict=True)
+    }
+    arrivals: list[Nanos | None] = []
+    for request in trace.requests:
+        at_ns = request.at_ns
+        arrivals.append(None if at_ns is None else Nanos(at_ns + int(chance.random() * widths[at_ns])))
+    return _with_arrivals(trace, arrivals)
+
+
+def _with_arrivals(trace: Trace, arrivals: Sequence[Nanos | None]) -> Trace:
+    """In the order of arrival; what continues a request stays behind it."""
+    order: list[tuple[Nanos, int]] = []
+    keys: list[Nanos] = []
+    for number, (request, at_ns) in enumerate(zip(trace.requests, arrivals, strict=True)):
+        before = keys[request.continues] if request.continues is not None else Nanos(0)
+        keys.append(before if at_ns is None else max(at_ns, before))
+        order.append((keys[number], number))
+    order.sort()
+    places = {number: place for place, (_, number) in enumerate(order)}
+    first = min((at_ns for at_ns in arrivals if at_ns is not None), default=Nanos(0))
+    requests = [
+        _moved(attrs.evolve(trace.requests[number], at_ns=arrivals[number]), first, places) for _, number in order
+    ]
+    return attrs.evolve(trace, requests=tuple(requests))
