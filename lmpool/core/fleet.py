@@ -29,6 +29,9 @@ class RankView:
     step_tokens_max: int
     sequences_max: int
     block_size: int
+    blocks: int
+    load: Load
+    """As reported last."""
     blocks_open: int
     """Free or reclaimable, less those that booked prefill will take."""
     blocks_free: int
@@ -80,6 +83,8 @@ def view_rank(
         facts.step_tokens_max,
         facts.sequences_max,
         block_size,
+        facts.blocks,
+        load,
         load.blocks_free + load.blocks_cached - -(-prefill_tokens // block_size),
         load.blocks_free - account.unseen_tokens // block_size,
         account.requests,
@@ -233,3 +238,10 @@ def least(costs: Sequence[float], view: RouteView) -> int:
     """Index of the least cost; exact ties go by the cursor."""
     smallest = min(costs)
     return first_from([index for index, cost in enumerate(costs) if cost == smallest], view)
+
+
+def drawn(costs: Sequence[float], view: RouteView) -> int:
+    """Index of the least cost; exact ties go by the chance that came with the question."""
+    smallest = min(costs)
+    tied = [index for index, cost in enumerate(costs) if cost == smallest]
+    return tied[view.asked.draw % len(tied)]

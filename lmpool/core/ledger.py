@@ -107,12 +107,14 @@ class Account:
     prefilling_prompts: int
     prefilling_outputs: int
     """Whole prompts, and outputs at most, of bookings with prefill left."""
+    prefilling_missing: int
+    """What of those prompts was not resident when they were booked."""
     decoding_lengths: int
     """Prompt and output at most of the others, in tokens."""
 
 
 def _empty() -> Account:
-    return Account(0, 0, 0, 0, 0, 0, 0, 0, 0)
+    return Account(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def remaining(booking: Booking) -> int:
@@ -136,6 +138,7 @@ def _count(account: Account, booking: Booking, sign: int) -> None:
         account.prefill_pairs += sign * prefill_pairs(tokens, max(placement.prompt_tokens - tokens, 0))
         account.prefilling_prompts += sign * placement.prompt_tokens
         account.prefilling_outputs += sign * outputs
+        account.prefilling_missing += sign * max(placement.prompt_tokens - placement.ready_tokens, 0)
         if booking.state is BookingState.BOOKED:
             account.unseen_choices += sign * placement.choices
             account.unseen_tokens += sign * tokens

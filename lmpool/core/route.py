@@ -26,10 +26,14 @@ from lmpool.core.messages.ingress_control import (
     UnroutableReason,
 )
 from lmpool.core.page_table import PageTable
+from lmpool.core.policies.cache_aware_tree import CacheAwareTree
+from lmpool.core.policies.dynamo import Dynamo
 from lmpool.core.policies.least_loaded import LeastLoaded
+from lmpool.core.policies.llm_d import LLMD
 from lmpool.core.policies.lmpool_paper import LMPoolPaper
 from lmpool.core.policies.longest_prefix import LongestPrefix
 from lmpool.core.policies.marginal_time import MarginalTime
+from lmpool.core.policies.mooncake import Mooncake
 from lmpool.core.policies.round_robin import RoundRobin
 from lmpool.core.policies.session import Session
 from lmpool.core.policies.session_bounded import SessionBounded
@@ -46,6 +50,12 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "session-bounded": SessionBounded,
     "longest-prefix": LongestPrefix,
     "lmpool-paper": LMPoolPaper,
+    "dynamo": lambda: Dynamo("dynamo", 1.0),
+    "dynamo-8": lambda: Dynamo("dynamo-8", 8.0),
+    "dynamo-64": lambda: Dynamo("dynamo-64", 64.0),
+    "cache-aware-tree": CacheAwareTree,
+    "llm-d": LLMD,
+    "mooncake": Mooncake,
 }
 """By the name in the settings."""
 
@@ -86,6 +96,10 @@ class Router:
     def number(self) -> int:
         """Decisions so far."""
         return self._number
+
+    def wrap_policy(self, wrap: Callable[[Policy], Policy]) -> None:
+        """For replays, where another policy may look on. The wrapped one must go on as before."""
+        self._policy = wrap(self._policy)
 
     def learn_outputs(self, outputs: int, output_tokens: int) -> None:
         self._output_mean = smooth_output(self._output_mean, outputs, output_tokens)

@@ -19,6 +19,7 @@ NOTHING = Account(
     unseen_tokens=0,
     prefilling_prompts=0,
     prefilling_outputs=0,
+    prefilling_missing=0,
     decoding_lengths=0,
 )
 
