@@ -133,6 +133,11 @@ def at_speed(trace: Trace, speed: float) -> Trace:
     )
 
 
+def in_order(trace: Trace) -> Trace:
+    """By arrival; what continues a request stays behind it."""
+    return _with_arrivals(trace, [request.at_ns for request in trace.requests])
+
+
 def jittered(trace: Trace, seed: int) -> Trace:
     """Open-loop arrivals of one moment spread evenly until the next moment that has any, at most over a tick."""
     chance = random.Random(seed)
@@ -149,7 +154,6 @@ def jittered(trace: Trace, seed: int) -> Trace:
 
 
 def _with_arrivals(trace: Trace, arrivals: Sequence[Nanos | None]) -> Trace:
-    """In the order of arrival; what continues a request stays behind it."""
     order: list[tuple[Nanos, int]] = []
     keys: list[Nanos] = []
     for number, (request, at_ns) in enumerate(zip(trace.requests, arrivals, strict=True)):
