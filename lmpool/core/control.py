@@ -1,6 +1,7 @@
 """The control plane: one door for everything that ingresses and workers say, and every route that goes out."""
 
 from collections import deque
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import assert_never
 
@@ -8,6 +9,7 @@ import attrs
 
 from lmpool.core.effects import ControlEffect, Send
 from lmpool.core.events import ControlEvent, PeerJoined, PeerLost, Received, Tick
+from lmpool.core.fleet import Policy
 from lmpool.core.ids import Epoch, Nanos, Peer, Rank, RequestId, Role
 from lmpool.core.ledger import Ledger, Placement
 from lmpool.core.messages import Message
@@ -236,6 +238,10 @@ class ControlPlane:
     def decide(self, now: Nanos, asked: RouteAsked) -> Ruling:
         """The decision alone, as the benchmark measures it: recorded, not booked."""
         return self._router.route(now, asked, self._roster.lineup(), self._roster.table, self._ledger)
+
+    def wrap_policy(self, wrap: Callable[[Policy], Policy]) -> None:
+        """For replays (`Router.wrap_policy`)."""
+        self._router.wrap_policy(wrap)
 
     def _restore(self, now: Nanos, offered: BookingsOffered) -> None:
         deadline = Nanos(now + self._settings.booking_ns)

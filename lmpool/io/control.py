@@ -2,17 +2,22 @@
 
 import asyncio
 import os
+from pathlib import Path
 
+import lmpool
 from lmpool.core.control import ControlPlane, ControlSettings
 from lmpool.core.effects import ControlEffect
 from lmpool.core.events import ControlEvent
 from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Nanos, Peer, Rank, Role
 from lmpool.core.limits import DECISIONS_KEPT
+from lmpool.core.plan import ReplicaError
 from lmpool.io.child import ChildEnd, drain_ordered
 from lmpool.io.clock import monotonic_now
 from lmpool.io.driver import Driver
 from lmpool.io.link import LINK_BOUNDS, Identity, LinkEvent, Links, control_address
 from lmpool.io.orders import Beat, ControlOrder, Ready
+from lmpool.io.recording import RecordedPlane, RecordingBegun, RecordingError, open_recording, recording_begun
+from lmpool.io.settings.knob import size_text
 
 BEAT_S = 1.0
 BOOKINGS_MAX = 65_536
@@ -42,7 +47,9 @@ def _settings(order: ControlOrder) -> ControlSettings:
 async def run_control(order: ControlOrder, channel: ChildEnd) -> None:
     """Ends when told to drain: nothing lives here that would have to go on."""
     drain = drain_ordered(channel)
-    plane = ControlPlane(_settings(order), monotonic_now())
+    settings, began = _settings(order), monotonic_now()
+    plane = ControlPlane(settings, began)
+    recorded, facts = _recorded(order, plane, recording_begun(settings, order.epoch, lmpool.__version__, began))
 
     def hear(event: LinkEvent) -> None:
         driver.feed(event)
@@ -57,9 +64,9 @@ async def run_control(order: ControlOrder, channel: ChildEnd) -> None:
 
     peer = Peer(Role.CONTROL, Rank(0), Epoch(order.epoch))
     links = Links(Identity(order.run, peer, os.getuid()), LINK_BOUNDS, hear)
-    driver: Driver[ControlEvent, ControlEffect] = Driver(plane, monotonic_now, perform)
+    driver: Driver[ControlEvent, ControlEffect] = Driver(recorded or plane, monotonic_now, perform)
     await links.listen(control_address(order.run_folder), (Role.WORKER, Role.INGRESS))
-    channel.note(Ready(()))
+    channel.note(Ready(facts))
     beats = asyncio.get_running_loop().create_task(beat())
     try:
         await asyncio.wait((drain, driver.fault), return_when=asyncio.FIRST_COMPLETED)
@@ -69,3 +76,20 @@ async def run_control(order: ControlOrder, channel: ChildEnd) -> None:
         beats.cancel()
         await links.close()
         driver.close()
+        if recorded is not None:
+            recorded.close()
+
+
+def _recorded(
+    order: ControlOrder, plane: ControlPlane, begun: RecordingBegun
+) -> tuple[RecordedPlane | None, tuple[str, ...]]:
+    """With the line that tells it. Raises ReplicaError."""
+    if order.record_file is None:
+        return None, ()
+    path = Path(f"{order.record_file}.{order.epoch}")
+    try:
+        file = open_recording(path)
+    except RecordingError as error:
+        raise ReplicaError(str(error), "name another file with --record-control") from error
+    fact = f"recording its events to {path}, at most {size_text(order.record_bytes_max)}"
+    return RecordedPlane(plane, file, order.record_bytes_max, begun), (fact,)

@@ -52,6 +52,9 @@ class ControlOrder:
     replicas: int
     wait_max_s: float
     """Longest predicted wait before a request is told that the server is busy."""
+    record_file: str | None
+    """Its events are recorded to this file, with the epoch as a suffix."""
+    record_bytes_max: int
     log_level: str
 
 

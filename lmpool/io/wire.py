@@ -5,7 +5,7 @@ else; a record of ours that cannot be written is a bug and fails an assert.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import attrs
@@ -86,13 +86,34 @@ def _shape(kind: Any) -> _Shape:
     return _Shape(kind, single, several, unstructure, _CONVERTER.get_structure_hook(kind))
 
 
-_SHAPES = {kind.__name__: _shape(kind) for kind in get_args(Framed)}
+class FrameFormat:
+    """How records of some kinds stand in frames."""
+
+    __slots__ = ("_shapes",)
+
+    def __init__(self, kinds: Iterable[Any]) -> None:
+        self._shapes = {kind.__name__: _shape(kind) for kind in kinds}
+
+    def encode(self, record: Any) -> bytes:
+        """One frame."""
+        return _encode(record, self._shapes[type(record).__name__])
+
+    def decode(self, frame: bytes) -> Any:
+        """The record of one whole frame. Raises WireError."""
+        fields, end = _read(frame)
+        kind = fields.pop("kind", None)
+        shape = self._shapes.get(kind) if type(kind) is str else None
+        if shape is None:
+            raise WireError(f"unknown kind {kind!r:.80}")
+        _put_bytes(fields, shape, _Binary(frame, end))
+        try:
+            return shape.structure(fields, shape.kind)
+        except BaseValidationError as error:
+            raise WireError(f"{kind}: {explain(error)}") from error
 
 
-def encode(record: Framed) -> bytes:
-    """One frame."""
+def _encode(record: Any, shape: _Shape) -> bytes:
     kind = type(record).__name__
-    shape = _SHAPES[kind]
     fields = {"kind": kind, **shape.unstructure(record)}
     binary: list[bytes] = []
     for name in shape.single:
@@ -146,28 +167,33 @@ def _parse(text: bytes) -> dict[str, Any]:
     return fields
 
 
-def decode(frame: bytes) -> Framed:
-    """The record of one whole frame. Raises WireError."""
+def _read(frame: bytes) -> tuple[dict[str, Any], int]:
+    """The JSON of a frame, and where it ends."""
     if len(frame) < PREFIX.size:
         raise WireError(f"a frame of {len(frame)} bytes")
     length, text_length = PREFIX.unpack_from(frame)
     end = PREFIX.size + text_length
     if len(frame) != PREFIX.size + length or text_length > length:
         raise WireError(f"lengths {length} and {text_length} in a frame of {len(frame)} bytes")
-    fields = _parse(frame[PREFIX.size : end])
-    kind = fields.pop("kind", None)
-    shape = _SHAPES.get(kind) if type(kind) is str else None
-    if shape is None:
-        raise WireError(f"unknown kind {kind!r:.80}")
-    _put_bytes(fields, shape, _Binary(frame, end))
+    return _parse(frame[PREFIX.size : end]), end
+
+
+_FORMAT = FrameFormat(get_args(Framed))
+
+
+def encode(record: Framed) -> bytes:
+    """One frame."""
+    return _FORMAT.encode(record)
+
+
+def decode(frame: bytes) -> Framed:
+    """The record of one whole frame, with its bounds checked. Raises WireError."""
+    record: Framed = _FORMAT.decode(frame)
     try:
-        record: Framed = shape.structure(fields, shape.kind)
         if not isinstance(record, Hello | HelloRefused):
             check_bounds(record)
-    except BaseValidationError as error:
-        raise WireError(f"{kind}: {explain(error)}") from error
     except ValueError as error:
-        raise WireError(f"{kind}: {error}") from error
+        raise WireError(f"{type(record).__name__}: {error}") from error
     return record
 
 

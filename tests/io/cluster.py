@@ -280,7 +280,7 @@ class Cluster:
         self.ingress = ScriptedIngress(run_folder, 2)
 
     def start_control(self, epoch: int) -> Life:
-        order = ControlOrder("run-1", str(self.run_folder), epoch, "default", 2, 60.0, "info")
+        order = ControlOrder("run-1", str(self.run_folder), epoch, "default", 2, 60.0, None, 1 << 20, "info")
         return self._start(lambda channel: run_control(order, channel))
 
     def start_worker(self, rank: int, epoch: int) -> Life:

@@ -47,7 +47,15 @@ ORDERS: tuple[Order | Drain, ...] = (
     PrepareOrder(model=None, cache="/cache"),
     WORKER,
     ControlOrder(
-        run="r-1", run_folder="/run/r-1", epoch=2, policy="default", replicas=2, wait_max_s=30.0, log_level="info"
+        run="r-1",
+        run_folder="/run/r-1",
+        epoch=2,
+        policy="default",
+        replicas=2,
+        wait_max_s=30.0,
+        record_file="/tmp/recording",
+        record_bytes_max=1 << 26,
+        log_level="info",
     ),
     IngressOrder(
         run="r-1",

@@ -52,7 +52,8 @@ def test_an_unknown_request_is_told_with_the_bounds() -> None:
 
 
 def test_another_form_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    for answer in ({}, {"decisions": [{"number": 1}], "requests": []}, {"decisions": 3, "requests": []}, []):
+    answers: list[object] = [{}, {"decisions": [{"number": 1}], "requests": []}, {"decisions": 3, "requests": []}, []]
+    for answer in answers:
         monkeypatch.setattr("lmpool.io.explain.fetch_document", lambda *_, told=answer: told)
         with pytest.raises(ClientError, match="answers in another form"):
             fetch_explanation("http://pool", None, "1-2")

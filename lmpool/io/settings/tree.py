@@ -141,6 +141,18 @@ class RoutingSettings:
         "longest predicted wait for a replica before a request is told that all are busy",
         "clients commonly give up after a minute",
     )
+    record_control: Path | None = _knob(  # noqa: RUF009
+        None,
+        Pathname("a file that is not there yet, in a folder that may be written"),
+        "file to record everything that control is told, for a replay; its life's number is appended (FILE.2)",
+        "without it nothing is recorded; hashes, lengths and session names are in it, prompts are not",
+    )
+    record_control_size: int = _knob(
+        64 << 20,
+        Size(1 << 20),
+        "largest recording; then it ends with a line in the log",
+        "some minutes of eight busy replicas",
+    )
 
 
 @attrs.frozen

@@ -127,6 +127,8 @@ def control_post(run: Run, environment: Mapping[str, str]) -> Post:
             policy=routing.policy,
             replicas=run.scale.replicas,
             wait_max_s=routing.wait_max_seconds,
+            record_file=None if routing.record_control is None else os.path.abspath(routing.record_control),
+            record_bytes_max=routing.record_control_size,
             log_level=run.settings.log.log_level,
         )
 
