@@ -30,6 +30,7 @@ BOUND_INGEST_US = 1_000.0
 BOUND_HASH_BYTES = 130.0
 INGEST_BLOCKS = 1_000
 INGEST_REPEATS_MAX = 500
+QUERIES_BATCH = 100
 
 
 @attrs.frozen
@@ -187,25 +188,28 @@ def _timed_route(plane: ControlPlane, asked: RouteAsked) -> float:
 
 
 def measure_queries(policy: str, resident: int, repeats: int, seed: int) -> float:
-    """Per second, from frame to frame."""
+    """Per second, from frame to frame: of the median batch, because others use the machine as well."""
     chance = random.Random(seed)
     chain = chance.randbytes(CHAIN_BLOCKS[0] * HASH_BYTES)
     plane = _plane(policy, RANKS[0], resident, [chain], chance)
-    frames = [
-        encode(message)
-        for index in range(repeats)
-        for message in (_asked(index, chain), BookingEnded(RequestId(INGRESS.epoch, index), 0))
-    ]
-    sent = 0
-    begin = time.perf_counter_ns()
-    for frame in frames:
-        message = decode(frame)
-        assert not isinstance(message, Hello | HelloRefused)
-        for effect in plane.handle(Nanos(0), Received(INGRESS, message)):
-            sent += len(encode(effect.message)) > 0
-    spent = time.perf_counter_ns() - begin
-    assert sent == repeats, "every question has one answer"
-    return repeats * SECOND / spent
+    spent: list[int] = []
+    for first in range(0, repeats, QUERIES_BATCH):
+        frames = [
+            encode(message)
+            for index in range(first, first + QUERIES_BATCH)
+            for message in (_asked(index, chain), BookingEnded(RequestId(INGRESS.epoch, index), 0))
+        ]
+        begin = time.perf_counter_ns()
+        answers = [answer for frame in frames for answer in _answers(plane, frame)]
+        spent.append(time.perf_counter_ns() - begin)
+        assert len(answers) == QUERIES_BATCH, "every question has one answer"
+    return QUERIES_BATCH * SECOND / sorted(spent)[len(spent) // 2]
+
+
+def _answers(plane: ControlPlane, frame: bytes) -> list[bytes]:
+    message = decode(frame)
+    assert not isinstance(message, Hello | HelloRefused)
+    return [encode(effect.message) for effect in plane.handle(Nanos(0), Received(INGRESS, message))]
 
 
 def measure_ingest(repeats: int, seed: int) -> tuple[float, float]:
