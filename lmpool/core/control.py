@@ -261,6 +261,7 @@ class ControlPlane:
             self._settle_at = None
             waiting, self._waiting = self._waiting, deque()
             for peer, asked in waiting:
+                self._ledger.ask_again(asked.request)  # a report may have named it while the question waited
                 self._route(now, peer, asked, effects)
 
     def next_deadline(self) -> Nanos | None:

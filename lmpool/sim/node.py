@@ -40,6 +40,14 @@ class Line:
             self._deliver(message)
 
 
+class Way(Protocol):
+    """How an end of a link reaches the other."""
+
+    is_open: bool
+
+    def carry(self, message: Message) -> None: ...
+
+
 class Node(Generic[Event, Effect]):
     """One life of a process."""
 
@@ -55,9 +63,11 @@ class Node(Generic[Event, Effect]):
         self._machine = machine
         self._perform = perform
         self._alarm_at: Nanos | None = None
-        self._lines: dict[Peer, Line] = {}
+        self._lines: dict[Peer, Way] = {}
         self.peer = peer
         self.is_alive = True
+        self.asleep_until = Nanos(0)
+        """A process that stalls does nothing until then: its alarm rings late, and whoever feeds it has to wait."""
         self._set_alarm()
 
     def feed(self, event: Event | Received | PeerJoined | PeerLost | Tick) -> None:
@@ -66,14 +76,22 @@ class Node(Generic[Event, Effect]):
             return
         for effect in self._machine.handle(self._timeline.now, event):
             if isinstance(effect, Send):
-                line = self._lines.get(effect.peer)
-                if line is not None:
-                    line.carry(effect.message)
+                self.send(effect.peer, effect.message)
             else:
                 self._perform(effect)
         self._set_alarm()
 
-    def join(self, peer: Peer, line: Line) -> None:
+    def has(self, peer: Peer) -> bool:
+        """Whether the link to `peer` stands."""
+        return peer in self._lines
+
+    def send(self, peer: Peer, message: Message) -> None:
+        """What the process says beside its machine, if the link stands."""
+        line = self._lines.get(peer)
+        if line is not None:
+            line.carry(message)
+
+    def join(self, peer: Peer, line: Way) -> None:
         """The link to `peer` stands; `line` is this end's way to it."""
         self._lines[peer] = line
         self.feed(PeerJoined(peer))
@@ -93,7 +111,7 @@ class Node(Generic[Event, Effect]):
         deadline = self._machine.next_deadline()
         if deadline is None or (self._alarm_at is not None and self._alarm_at <= deadline):
             return
-        alarm_at = max(deadline, Nanos(self._timeline.now + 1))
+        alarm_at = max(deadline, Nanos(self._timeline.now + 1), self.asleep_until)
         self._alarm_at = alarm_at
         self._timeline.at(alarm_at, lambda: self._ring(alarm_at))
 
@@ -102,7 +120,7 @@ class Node(Generic[Event, Effect]):
             return
         self._alarm_at = None
         deadline = self._machine.next_deadline()
-        if deadline is not None and deadline <= self._timeline.now:
+        if deadline is not None and deadline <= self._timeline.now and self.asleep_until <= self._timeline.now:
             self.feed(Tick())
         else:
             self._set_alarm()
@@ -113,7 +131,7 @@ class End(Protocol):
 
     peer: Peer
 
-    def join(self, peer: Peer, line: Line) -> None: ...
+    def join(self, peer: Peer, line: Way) -> None: ...
 
     def part(self, peer: Peer) -> None: ...
 

@@ -116,6 +116,19 @@ def test_waiting_questions_of_a_lost_ingress_are_forgotten() -> None:
     assert plane.pass_time(SECOND) == []
 
 
+def test_a_question_may_wait_while_a_report_names_its_request() -> None:
+    """A worker has it still, of an attempt before, or already, because the ingress waited no longer."""
+    plane = Plane(SETTINGS)
+    plane.connect()
+    assert plane.feed(Received(INGRESS, question(1, DOCUMENT, PROMPT))) == []
+    plane.join(0, 1, FACTS)
+    plane.report_fully(0, 1, b"", {request(1): 60})
+    plane.join(1, 1, FACTS)
+    (answer,) = plane.report_fully(1, 1, DOCUMENT, {})
+    assert isinstance(answer, RouteDecided)
+    assert [rank.booked for rank in plane.state().ranks] == [0, 1]
+
+
 def test_a_namespace_that_differs_from_the_first_is_never_eligible() -> None:
     plane = Plane(SETTINGS)
     plane.connect()

@@ -1,0 +1,91 @@
+"""All invariants of a cluster, checked as it goes: cheap ones after every event, sums and tables now and then."""
+
+from typing import assert_never
+
+from lmpool.core.control import ControlPlane
+from lmpool.core.ids import Nanos, Peer, RequestId, Role
+from lmpool.core.ingress import Ingress
+from lmpool.core.plan import BatchPlan
+from lmpool.core.worker import Worker
+from lmpool.sim.swarm.client import Client
+from lmpool.sim.swarm.cluster import AnyMachine
+from lmpool.sim.swarm.control_checks import ControlChecks
+from lmpool.sim.swarm.ingress_checks import IngressChecks
+from lmpool.sim.swarm.worker_checks import WorkerChecks
+
+AUDIT_EVERY = 8
+"""Events of a machine between two of its audits; what an audit sees does not mend itself."""
+
+
+class Checks:
+    """A `cluster.Observer`."""
+
+    def __init__(self, clients: dict[RequestId, Client], lineage: dict[bytes, bytes | None]) -> None:
+        self._clients = clients
+        self._lineage = lineage
+        self._of: dict[Peer, WorkerChecks | ControlChecks | IngressChecks] = {}
+        self.events = 0
+
+    def lived(self, now: Nanos, peer: Peer, machine: AnyMachine) -> None:
+        match machine:
+            case Worker():
+                self._of[peer] = WorkerChecks(machine, self._clients, self._lineage)
+            case ControlPlane():
+                self._of[peer] = ControlChecks(machine)
+            case Ingress():
+                self._of[peer] = IngressChecks(machine, self._clients)
+            case _:
+                assert_never(machine)
+
+    def died(self, now: Nanos, peer: Peer) -> None:
+        del self._of[peer]
+
+    def begins(self, now: Nanos, peer: Peer, event: object) -> None:
+        checks = self._of[peer]
+        if isinstance(checks, ControlChecks):
+            checks.before(now, event)
+
+    def handled(self, now: Nanos, peer: Peer, event: object, effects: list[object]) -> None:
+        self.events += 1
+        checks = self._of[peer]
+        match checks:
+            case WorkerChecks():
+                checks.after(now, event, effects)
+            case ControlChecks() | IngressChecks():
+                checks.after(now, effects)
+            case _:
+                assert_never(checks)
+
+    def settled(self) -> None:
+        """The effects of the last event are performed."""
+        if self.events % AUDIT_EVERY == 0:
+            self.audit()
+
+    def audit(self) -> None:
+        for checks in self._of.values():
+            checks.audit()
+
+    def went_wrong(self, now: Nanos, peer: Peer, plan: BatchPlan) -> None:
+        """Its requests may fail."""
+        checks = self._of[peer]
+        assert isinstance(checks, WorkerChecks)
+        for request in checks.requests_in(plan):
+            self._clients[request].is_tainted = True
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is left of any request. Asked often: it looks at what comes last."""
+        return all(checks.is_at_rest for checks in self._of.values())
+
+    def check_rest(self) -> None:
+        """When all has ended and healed."""
+        residents: dict[int, bytes] = {}
+        for peer, checks in self._of.items():
+            if isinstance(checks, WorkerChecks):
+                checks.check_rest()
+                residents[peer.rank] = checks.residents
+            elif isinstance(checks, IngressChecks):
+                checks.check_rest()
+        for peer, checks in self._of.items():
+            if peer.role is Role.CONTROL and isinstance(checks, ControlChecks):
+                checks.check_rest(residents)

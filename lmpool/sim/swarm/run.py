@@ -1,0 +1,177 @@
+"""One seed of the swarm: load and faults under checks, then healing, after which everything must come to rest."""
+
+import traceback
+from collections.abc import Callable
+from hashlib import blake2b
+
+import attrs
+
+from lmpool.core.effects import IngressEffect
+from lmpool.core.ids import SECOND, Nanos, Peer, RequestId
+from lmpool.core.plan import BatchPlan
+from lmpool.sim.swarm.checks import Checks
+from lmpool.sim.swarm.client import Client
+from lmpool.sim.swarm.clientele import Clientele
+from lmpool.sim.swarm.cluster import AnyMachine, Cluster
+from lmpool.sim.swarm.faults import Faults
+from lmpool.sim.swarm.knobs import Knobs, draw_knobs
+from lmpool.sim.swarm.narrative import Narrative
+from lmpool.sim.timeline import Timeline
+
+DRAIN_NS = 120 * SECOND
+"""Longest time, once everything is healed, until all requests have ended."""
+REST_NS = 10 * SECOND
+"""And until nothing is left of them."""
+EVENTS_MAX = 60_000
+
+
+@attrs.frozen
+class Result:
+    seed: int
+    events: int
+    """Handled by the machines."""
+    happened: int
+    """Actions of the timeline."""
+    requests: int
+    outcomes: tuple[tuple[str, int], ...]
+    digest: str
+    """Of all machines, the dead ones at their death."""
+    violation: str
+    """Empty: none. Otherwise what does not hold, and where that was noticed."""
+    at_ns: Nanos
+
+
+class Digests:
+    """What is left of every machine: of the dead at their death, of the others at the end. An observer."""
+
+    def __init__(self) -> None:
+        self._state = blake2b(digest_size=16)
+        self._machines: dict[Peer, AnyMachine] = {}
+
+    def lived(self, peer: Peer, machine: AnyMachine) -> None:
+        self._machines[peer] = machine
+
+    def died(self, peer: Peer) -> None:
+        self._state.update(self._machines.pop(peer).digest())
+
+    def finish(self, happened: int) -> str:
+        for peer in list(self._machines):
+            self.died(peer)
+        self._state.update(happened.to_bytes(8, "little"))
+        return self._state.hexdigest()
+
+
+class Run:
+    """The cluster of one seed with all that watches it. Also the observer that tells them."""
+
+    def __init__(self, knobs: Knobs, narrative: Narrative | None) -> None:
+        self.timeline = Timeline(Nanos(0))
+        self.narrative = narrative
+        clients: dict[RequestId, Client] = {}
+        lineage: dict[bytes, bytes | None] = {}
+        self.checks = Checks(clients, lineage)
+        self.digests = Digests()
+        self.cluster = Cluster(self.timeline, knobs, self, self._perform)
+        self.clientele = Clientele(self.cluster, clients, lineage)
+        self.faults = Faults(self.cluster, self.clientele, self.tell)
+
+    def tell(self, text: str) -> None:
+        if self.narrative is not None:
+            self.narrative.tell(self.timeline.now, text)
+
+    def _perform(self, effect: IngressEffect) -> None:
+        self.clientele.perform(effect)
+
+    # Observer
+
+    def lived(self, now: Nanos, peer: Peer, machine: AnyMachine) -> None:
+        self.checks.lived(now, peer, machine)
+        self.digests.lived(peer, machine)
+        if self.narrative is not None:
+            self.narrative.lived(now, peer)
+
+    def died(self, now: Nanos, peer: Peer) -> None:
+        self.digests.died(peer)
+        self.checks.died(now, peer)
+
+    def begins(self, now: Nanos, peer: Peer, event: object) -> None:
+        if self.narrative is not None:
+            self.narrative.begins(now, peer, event)
+        self.checks.begins(now, peer, event)
+
+    def handled(self, now: Nanos, peer: Peer, event: object, effects: list[object]) -> None:
+        if self.narrative is not None:
+            self.narrative.handled(now, peer, effects)
+        self.checks.handled(now, peer, event, effects)
+
+    def went_wrong(self, now: Nanos, peer: Peer, plan: BatchPlan) -> None:
+        self.tell(f"step {plan.step} of worker {peer.rank} goes wrong")
+        self.checks.went_wrong(now, peer, plan)
+
+    # Phases
+
+    def run(self) -> None:
+        """Raises AssertionError where something does not hold."""
+        self.cluster.start_all()
+        self.clientele.begin()
+        while self.checks.events < self.cluster.knobs.events:
+            self._advance()
+            self.faults.strike()
+        self.tell("faults end, and all is healed")
+        self.clientele.stop()
+        self.faults.end()
+        self._until(DRAIN_NS, self._has_ended, "requests did not end")
+        self.tell("all requests have ended")
+        for _ in self.cluster.ranks:
+            self.clientele.ask()
+        self._until(DRAIN_NS, self._has_ended, "a healed cluster does not serve")
+        self._until(REST_NS, self._is_at_rest, "")
+        self.checks.audit()
+        self.checks.check_rest()
+
+    def _advance(self) -> None:
+        assert self.timeline.advance(), "nothing will ever happen again"
+        self.checks.settled()
+        assert self.checks.events < EVENTS_MAX, "it does not come to rest"
+
+    def _until(self, span: int, is_so: Callable[[], bool], complaint: str) -> None:
+        end = self.timeline.now + span
+        while not is_so():
+            if self.timeline.now > end:
+                assert not complaint, f"{complaint} within {span / SECOND:.0f} s"
+                return
+            self._advance()
+
+    def _has_ended(self) -> bool:
+        return not self.clientele.waiting
+
+    def _is_at_rest(self) -> bool:
+        return self.checks.is_at_rest and not self.cluster.has_mail
+
+
+def run_seed(seed: int, narrative: Narrative | None = None) -> Result:
+    run = Run(draw_knobs(seed), narrative)
+    violation = ""
+    try:
+        run.run()
+    except (AssertionError, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+        violation = describe(error)
+    if narrative is not None and violation:
+        narrative.tell(run.timeline.now, f"VIOLATION {violation}")
+    return Result(
+        seed=seed,
+        events=run.checks.events,
+        happened=run.timeline.happened,
+        requests=len(run.clientele.clients),
+        outcomes=tuple(sorted(run.clientele.outcomes.items())),
+        digest=run.digests.finish(run.timeline.happened),
+        violation=violation,
+        at_ns=run.timeline.now,
+    )
+
+
+def describe(error: BaseException) -> str:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "lmpool" in frame.filename]
+    frame = frames[-1]
+    what = str(error) or frame.line or ""
+    return f"{type(error).__name__} at {frame.filename.rpartition('lmpool/')[2]}:{frame.lineno}: {what}"
