@@ -1,7 +1,9 @@
 """`tools/sim --replay FILE`: what a recording of control comes to, again or under the eyes of another policy."""
 
+import argparse
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from lmpool.core.route import POLICIES
@@ -15,18 +17,19 @@ CANNOT_TELL = (
 )
 
 
-def main(path: Path, other: str | None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """The exit code: 1 if the replay differs from the recording, 2 for a file or policy that cannot be used."""
-    if other is not None and other not in POLICIES:
-        print(f"no policy {other!r}; there are {', '.join(POLICIES)}", file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser("tools/sim", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--replay", type=Path, required=True, metavar="FILE", help="of lmpool serve --record-control")
+    parser.add_argument("--policy", choices=tuple(POLICIES), help="that looks on, and says what it would do otherwise")
+    given = parser.parse_args(arguments)
     began = time.perf_counter()
     try:
-        result = replay(path, other)
+        result = replay(given.replay, given.policy)
     except RecordingError as error:
-        print(error, file=sys.stderr)
+        print(f"tools/sim: {error}", file=sys.stderr)
         return 2
-    print(*replay_lines(result, other, time.perf_counter() - began), sep="\n")
+    print(*replay_lines(result, given.policy, time.perf_counter() - began), sep="\n")
     return 1 if result.divergences else 0
 
 
@@ -44,3 +47,7 @@ def replay_lines(result: Replay, other: str | None, seconds: float) -> list[str]
     if other is not None:
         lines += [f"{other} would have chosen otherwise in {result.differing} of {result.choices} choices", CANNOT_TELL]
     return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -102,7 +102,7 @@ def test_a_machine_that_decides_otherwise_is_found(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("lmpool.core.policies.marginal_time.TIE_SHARE", 1e9)
     result = replay(path, None)
     assert any("effects differ" in line or "states differ" in line for line in result.divergences)
-    assert main(path, None) == 1
+    assert main(["--replay", str(path)]) == 1
 
 
 def test_a_digest_of_another_state_is_found(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_damaged_beginning_is_told_in_one_line(tmp_path: Path, at: int, capsys
     data = bytearray(path.read_bytes())
     data[at] ^= 0xFF
     path.write_bytes(data)
-    assert main(path, None) == 2
+    assert main(["--replay", str(path)]) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert str(path) in told.err
@@ -181,7 +181,7 @@ def test_what_is_no_recording_is_named(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(tmp_path / "r", None) == 2
+    assert main(["--replay", str(tmp_path / "r")]) == 2
     assert "cannot read" in capsys.readouterr().err
 
 
@@ -226,15 +226,16 @@ def test_another_policy_looks_on_and_changes_nothing(tmp_path: Path, capsys: pyt
     other = replay(path, "round-robin")
     assert (other.choices, other.divergences) == (40, ())
     assert 0 < other.differing < 40
-    assert main(path, "round-robin") == 0
+    assert main(["--replay", str(path), "--policy", "round-robin"]) == 0
     told = capsys.readouterr().out
     assert f"round-robin would have chosen otherwise in {other.differing} of 40 choices" in told
     assert "not in a recording" in told
 
 
 def test_a_policy_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(tmp_path / "r", "best") == 2
-    assert "no policy 'best'" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["--replay", str(tmp_path / "r"), "--policy", "best"])
+    assert "invalid choice: 'best'" in capsys.readouterr().err
 
 
 def test_a_fault_of_the_machine_comes_out_with_its_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
