@@ -31,7 +31,7 @@ def test_an_empty_chain_is_held_nowhere() -> None:
     assert table.depths(b"", sum(holders)) == dict.fromkeys(holders, 0)
 
 
-def test_b29_a_second_mark_of_a_hash_counts_once_and_one_removal_ends_it() -> None:
+def test_r29_a_second_mark_of_a_hash_counts_once_and_one_removal_ends_it() -> None:
     table, (holder, other) = filled(chain(("a", 4)), chain(("a", 4)))
     table.add(holder, chain(("a", 4)))
     assert table.size(holder) == 4
@@ -41,7 +41,7 @@ def test_b29_a_second_mark_of_a_hash_counts_once_and_one_removal_ends_it() -> No
     assert (table.size(holder), len(table)) == (3, 4)
 
 
-def test_b35_blocks_without_their_beginning_are_no_prefix() -> None:
+def test_r35_blocks_without_their_beginning_are_no_prefix() -> None:
     table, (holder,) = filled(chain(("a", 1), ("b", 3)))
     assert table.depths(chain(("c", 1), ("b", 3)), holder) == {holder: 0}
 
