@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+from lmpool.io.explained import Explained
 from lmpool.io.http import headers
 from lmpool.io.http.errors import Code
 from lmpool.io.http.fields import Field
 from lmpool.io.http.openapi import openapi_document
+from lmpool.io.http.pool import decision_document, explained_document, history_document
 from lmpool.io.http.schema import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,
@@ -16,7 +18,8 @@ from lmpool.io.http.schema import (
     TOKENIZE_FIELDS,
     UNSUPPORTED_FIELDS,
 )
-from tests.specs.tables import read_rows
+from tests.io.http.scripted import DECISION, HISTORY
+from tests.specs.tables import SPECS, read_rows
 
 
 def shown(bound: float | None) -> str:
@@ -75,3 +78,12 @@ def listed_endpoints() -> set[tuple[str, str]]:
 def test_endpoints_are_those_of_the_openapi_document() -> None:
     paths = openapi_document()["paths"]
     assert {(method.upper(), path) for path, methods in paths.items() for method in methods} == listed_endpoints()
+
+
+def test_fields_of_decisions_are_those_of_the_specification() -> None:
+    text = (SPECS / "api.md").read_text().split("## Decisions\n")[1].split("\n## ")[0]
+    made, history = decision_document(DECISION), history_document(HISTORY)
+    told = explained_document(Explained((), ()))
+    names = [*made, *made["candidates"][0], *history, *history["visits"][0]]
+    assert [name for name in names if f"`{name}`" not in text and name != "candidates"] == []
+    assert "{" + ", ".join(f'"{name}"' for name in told) + "}" in text
