@@ -38,6 +38,11 @@ class RequestTimes:
     """Prompt tokens found in complete cached blocks when it first began."""
     rank: int = -1
     """Where it was submitted last."""
+    submitted_ns: int = -1
+    begun_ns: int = -1
+    """When the word came that it had begun, the first time."""
+    waited_ns: int = -1
+    """At the worker, until then."""
     busy: int = 0
     """How often it was turned away and came again."""
     refused: int = 0
@@ -67,6 +72,8 @@ class Front:
         self.times = [RequestTimes() for _ in trace.requests]
         self.closed = 0
         """Requests that have ended, or never can be served."""
+        self.decided = 0
+        """Answers of control."""
         self.unserved: dict[int, str] = {}
         """Requests that no rank can serve, with the reason."""
         self._timeline = timeline
@@ -138,20 +145,22 @@ class Front:
             case TokensProduced():
                 self._take_tokens(message)
             case RouteDecided():
+                self.decided += 1
                 self._submit(message)
-            case Accepted(request=request, cached_tokens=cached):
+            case Accepted(request=request, cached_tokens=cached, waited_ns=waited):
                 times = self.times[request.counter]
-                if times.cached_tokens < 0:
-                    times.cached_tokens = cached
+                times.cached_tokens, times.waited_ns, times.begun_ns = cached, waited, self._timeline.now
             case Ended():
                 pass  # the last token came before
             case Busy(request=request, retry_after_ns=retry_after):
+                self.decided += 1
                 self._turn_away(request.counter, retry_after)
             case Refused():
                 self._take_refusal(peer, message)
             case WorkerJoined():
                 self._absent.pop(peer.rank, None)
             case Unroutable(request=request, reason=reason):
+                self.decided += 1
                 self._close(request.counter, reason.value)
             case _:
                 raise AssertionError(message)
@@ -185,7 +194,8 @@ class Front:
     def _submit(self, decided: RouteDecided) -> None:
         number = decided.request.counter
         opened = self._open[number]
-        self.times[number].rank = decided.rank
+        times = self.times[number]
+        times.rank, times.submitted_ns = decided.rank, self._timeline.now
         submit = Submit(
             request=decided.request,
             attempt=decided.attempt,

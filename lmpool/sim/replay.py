@@ -6,7 +6,6 @@ from statistics import fmean
 import attrs
 
 from lmpool.core.ids import SECOND, Nanos
-from lmpool.core.messages.ingress_control import Decision
 from lmpool.sim.front import Front, RequestTimes
 from lmpool.sim.prompts import Prompts
 from lmpool.sim.rack import BEGIN_NS, INGRESS, Rack, RackSettings, namespace
@@ -67,18 +66,13 @@ class Replay:
         self.front.begin(BEGIN_NS)
 
     def advance(self, requests: int) -> bool:
-        """Until so many more requests have ended. False: all have."""
+        """Until so many more requests have ended or were decided. False: all have ended."""
         front, advance = self.front, self._timeline.advance
-        until = front.closed + requests
-        total = len(self._trace.requests)
-        while front.closed < until and front.closed < total:
+        closed, decided, total = front.closed + requests, front.decided + requests, len(self._trace.requests)
+        while front.closed < closed and front.decided < decided and front.closed < total:
             advanced = advance()
-            assert advanced
+            assert advanced, "requests are open and nothing will happen"
         return front.closed < total
-
-    def decisions(self, limit: int) -> tuple[Decision, ...]:
-        """The newest, newest first."""
-        return self.rack.decisions(limit)
 
     def figures(self) -> Replayed:
         front, trace = self.front, self._trace
@@ -138,6 +132,14 @@ def spread(values: list[float]) -> Spread:
 
 def _place(count: int, share: float) -> int:
     return max(-(-int(count * share * 1000) // 1000) - 1, 0)
+
+
+def replay(trace: Trace, prompts: Prompts, settings: RackSettings, policy: str, seed: int) -> Replayed:
+    """A whole run."""
+    run = Replay(trace, prompts, settings, policy, seed)
+    while run.advance(len(trace.requests)):
+        pass
+    return run.figures()
 
 
 def make_prompts(trace: Trace, block_size: int) -> Prompts:
