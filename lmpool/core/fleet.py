@@ -123,8 +123,8 @@ def outlook(
     prompt, choices = asked.prompt_tokens, asked.choices
     tokens: list[int] = []
     waits: list[float] = []
-    for view, blocks in zip(views, known, strict=True):
-        missing = prompt - blocks * view.block_size
+    for index, view in enumerate(views):
+        missing = prompt - known[index] * view.block_size
         uncached = missing if missing > 1 else 1  # the last token is always computed
         elapsed = now - view.step_began_ns
         wait = view.pending_ns - (elapsed if elapsed < view.step_cost_ns else view.step_cost_ns)

@@ -1,6 +1,7 @@
 """Where a request goes: who can take it, what the policy makes of them, and the record of the decision."""
 
 from collections.abc import Callable, Collection, Sequence
+from operator import add
 
 import attrs
 
@@ -141,7 +142,7 @@ class Router:
         eligible: int,
     ) -> RouteView:
         output_mean = self._output_mean
-        known = [blocks + more for blocks, more in zip(ready, arriving, strict=True)]
+        known = list(map(add, ready, arriving))
         uncached, waits = outlook(ranks, known, asked, now, output_mean)
         arrivals, busy = traffic_rates(self._traffic, now)
         return RouteView(

@@ -42,19 +42,22 @@ class MarginalTime:
 
 
 def _price(view: RouteView, terms: list[float]) -> list[float]:
-    """Costs of the ranks; their terms are appended."""
+    """Costs of the ranks; their terms are appended. Subscripts, because a strict zip takes a microsecond to make."""
     prompt = view.asked.prompt_tokens
     outputs = min(view.output_mean, view.asked.output_tokens_max)
     context_mean = prompt + outputs / 2
     decodes = outputs * view.asked.choices
     delay = 1 / (1 - min(view.busy_share, BUSY_SHARE_MAX))
     arrivals = view.arrivals_per_ns
+    before_last = prompt - 0.5
+    tokens, waits = view.uncached, view.waits
     costs: list[float] = []
-    for rank, uncached, wait in zip(view.ranks, view.uncached, view.waits, strict=True):
-        rates = rank.rates
-        prefill = uncached * (rates.prefill + rates.prefill_context * (prompt - (uncached + 1) / 2))
-        begun = wait + -(-uncached // rank.step_tokens_max) * rank.step_ns
-        delayed = (begun + prefill / 2) * delay
+    for index, rank in enumerate(view.ranks):
+        rates, uncached = rank.rates, tokens[index]
+        # Tokens before an uncached one: prompt - (uncached + 1) / 2 in the mean. Products are faster than quotients.
+        prefill = uncached * (rates.prefill + rates.prefill_context * (before_last - 0.5 * uncached))
+        begun = waits[index] + ((uncached - 1) // rank.step_tokens_max + 1) * rank.step_ns
+        delayed = (begun + 0.5 * prefill) * delay
         followers = prefill * arrivals * (delayed if delayed < HORIZON_NS else HORIZON_NS)
         weight = DECODE_WEIGHT * rank.present
         stall = weight * prefill
