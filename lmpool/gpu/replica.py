@@ -26,6 +26,7 @@ from lmpool.gpu.memory import host_memory, size_text
 from lmpool.gpu.model import Decoder, ModelFacts, load_decoder
 from lmpool.gpu.revision import weights_revision
 from lmpool.gpu.runner import TorchRunner
+from lmpool.gpu.source import context_refusal
 
 
 class ReplicaOrder(Protocol):
@@ -99,8 +100,7 @@ def _wanted_context(order: ReplicaOrder, facts: ModelFacts) -> int:
     if order.model_tokens_max is None:
         return facts.context_tokens
     if order.model_tokens_max > facts.context_tokens:
-        what = f"--max-model-len {order.model_tokens_max} is more than {facts.context_tokens}, {facts.context_reason}"
-        raise ReplicaError(what, f"use --max-model-len {facts.context_tokens} or less")
+        raise context_refusal(order.model_tokens_max, facts.context_tokens, facts.context_reason)
     return order.model_tokens_max
 
 

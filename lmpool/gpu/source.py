@@ -4,6 +4,7 @@ import errno
 import json
 from pathlib import Path
 
+from lmpool.core.plan import ReplicaError
 from lmpool.gpu.bundled import bundled
 from lmpool.gpu.conversion import converted
 from lmpool.gpu.hub import cached_snapshot, downloaded_snapshot, is_hub_id
@@ -57,6 +58,20 @@ def check_folder(folder: Path) -> Path:
         hint = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of transformers writes one"
         raise SourceError(f"{folder} has no tokenizer.json", hint)
     return folder
+
+
+def check_context(folder: Path, tokens: int | None) -> None:
+    """The longest context that was ordered, against the model's limit. What is in the configuration beside it may make
+    the limit shorter, which whoever loads the model knows. Raises ReplicaError."""
+    limit = json.loads((folder / "config.json").read_bytes()).get("max_position_embeddings")
+    if tokens is not None and isinstance(limit, int) and tokens > limit:
+        raise context_refusal(tokens, limit, "the model's limit")
+
+
+def context_refusal(asked: int, limit: int, reason: str) -> ReplicaError:
+    return ReplicaError(
+        f"--max-model-len {asked} is more than {limit}, {reason}", f"use --max-model-len {limit} or less"
+    )
 
 
 def _weight_files(folder: Path) -> list[Path]:

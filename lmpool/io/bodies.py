@@ -21,7 +21,7 @@ class Ports:
 
     load_replica: Callable[[WorkerOrder, Say], Replica]
     """Raises ReplicaError."""
-    prepare: Callable[[str | None, Path, Say], Path]
+    prepare: Callable[[PrepareOrder, Say], Path]
     """Raises ReplicaError."""
 
 
@@ -60,5 +60,5 @@ async def _prepare(order: PrepareOrder, channel: ChildEnd, ports: Ports) -> None
     def progress(text: str) -> None:
         channel.note(Progress(text))
 
-    folder = await asyncio.to_thread(ports.prepare, order.model, Path(order.cache), progress)
+    folder = await asyncio.to_thread(ports.prepare, order, progress)
     channel.note(Prepared(str(folder)))

@@ -13,6 +13,8 @@ class PrepareOrder:
     """A folder, a GGUF file or a hub id; None: the bundled default."""
     cache: str
     """Folder for downloads and conversions."""
+    model_tokens_max: int | None
+    """Longest context that the operator wants, so that one beyond the model's limit is refused before it is loaded."""
 
 
 @attrs.frozen

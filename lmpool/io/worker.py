@@ -153,7 +153,7 @@ class _Body:
 
     def _drain(self, drain: "asyncio.Future[Drain]") -> None:
         seconds = drain.result().seconds
-        _log.info("draining", seconds=seconds, requests=self._machine.snapshot().requests)
+        _log.debug("draining", seconds=seconds, requests=self._machine.snapshot().requests)
         self._is_draining = True
         self._loop.call_later(seconds, self._end)
         self._feed(DrainOrdered())

@@ -167,7 +167,9 @@ def test_with_keys_a_tenant_sees_and_explains_its_own_requests_only(integer_fold
 
 
 def test_a_log_in_json_is_json_line_for_line(integer_folder: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, str(integer_folder), "--replicas", "1", "--log-format", "json") as server:
+    with serving(
+        tmp_path, str(integer_folder), "--replicas", "1", "--log-format", "json", "--log-level", "debug"
+    ) as server:
         server.process.send_signal(signal.SIGTERM)
         assert server.wait_end(RECOVERY_S) == 0
         records = [json.loads(line) for line in server.log().splitlines()]

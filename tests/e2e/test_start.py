@@ -1,5 +1,6 @@
 """Starts that fail: one cause, what to do, an exit code, and no trace."""
 
+import json
 import os
 import signal
 import socket
@@ -36,6 +37,19 @@ def test_b82_a_folder_without_weights_is_told(tmp_path: Path) -> None:
     code, lines = failed_start(tmp_path, str(folder), "--replicas", "1")
     assert code == 1
     assert "model.safetensors" in lines[-2]
+
+
+def test_a_context_beyond_the_models_limit_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
+    folder = write_tiny_folder(tmp_path / "model", "LlamaForCausalLM")
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    limit = json.loads((folder / "config.json").read_text())["max_position_embeddings"]
+    code, lines = failed_start(tmp_path, str(folder), "--replicas", "1", "--max-model-len", str(limit + 1))
+    assert code == 1
+    assert lines[-2:] == [
+        f"lmpool: the start failed: prepare: --max-model-len {limit + 1} is more than {limit}, the model's limit",
+        f"hint: use --max-model-len {limit} or less",
+    ]
+    assert not any("torch" in line for line in lines)
 
 
 def test_a_busy_port_is_one_line(integer_folder: Path, tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from zipfile import ZipFile
 
 import pytest
 
+from lmpool.core.plan import ReplicaError
 from lmpool.gpu.bundled import MEMBER, NAME, PACKAGE_VERSION
 from lmpool.gpu.hub import choose_files, is_hub_id
-from lmpool.gpu.source import SourceError, prepare
+from lmpool.gpu.source import SourceError, check_context, prepare
 
 SAFETENSORS = (2).to_bytes(8, "little") + b"{}"
 COMPLETE: dict[str, bytes] = {"model.safetensors": SAFETENSORS, "config.json": b"{}", "tokenizer.json": b"{}"}
@@ -26,6 +27,17 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> Path:
     for name, data in files.items():
         (folder / name).write_bytes(data)
     return folder
+
+
+def test_a_context_is_compared_with_the_configuration(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", {"config.json": b'{"max_position_embeddings": 512}'})
+    check_context(folder, 512)
+    check_context(folder, None)
+    with pytest.raises(ReplicaError) as caught:
+        check_context(folder, 513)
+    assert caught.value.what == "--max-model-len 513 is more than 512, the model's limit"
+    (folder / "config.json").write_bytes(b"{}")
+    check_context(folder, 513)
 
 
 def fault_of(model: str | None, cache: Path) -> SourceError:

@@ -44,7 +44,7 @@ WORKER = WorkerOrder(
     log_level="info",
 )
 ORDERS: tuple[Order | Drain, ...] = (
-    PrepareOrder(model=None, cache="/cache"),
+    PrepareOrder(model=None, cache="/cache", model_tokens_max=512),
     WORKER,
     ControlOrder(
         run="r-1",

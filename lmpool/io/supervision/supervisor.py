@@ -137,7 +137,7 @@ class Supervisor:
 
         model = self._settings.model
         cache = model.cache_folder or usual_cache_folder(os.environ)
-        order = PrepareOrder(model.model, str(cache.absolute()))
+        order = PrepareOrder(model.model, str(cache.absolute()), model.max_model_len)
         self._journal.started("prepare")
         launch = Launch("prepare", order, python_path(os.environ), (), self._program)
         try:
