@@ -188,7 +188,7 @@ def _timed_route(plane: ControlPlane, asked: RouteAsked) -> float:
 
 
 def measure_queries(policy: str, resident: int, repeats: int, seed: int) -> float:
-    """Per second of one core, from frame to frame: the median batch, in processor time, as others use the machine too."""
+    """Per second of one core, from frame to frame. Of the median batch, in processor time: others compute as well."""
     chance = random.Random(seed)
     chain = chance.randbytes(CHAIN_BLOCKS[0] * HASH_BYTES)
     plane = _plane(policy, RANKS[0], resident, [chain], chance)
