@@ -33,7 +33,10 @@ class LiveRequest:
 
     @property
     def prefill_remaining(self) -> int:
-        return sum(sequence.prefill_remaining for sequence in self.sequences)
+        left = 0
+        for sequence in self.sequences:
+            left += sequence.prefill_remaining
+        return left
 
     def digest_parts(self) -> tuple[object, ...]:
         return (

@@ -3,6 +3,7 @@
 Two real implementations: `lmpool.gpu.runner` (torch) and `lmpool.sim.integer_model` (exact integers).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import attrs
@@ -35,8 +36,8 @@ class Row(NamedTuple):
     slot: Slot
     start: int
     """Position of the first input token."""
-    tokens: tuple[int, ...]
-    """Input tokens. Empty: one token, the last that was sampled for this slot (perhaps in a step still running)."""
+    tokens: Sequence[int]
+    """Input tokens, not to be changed. Empty: one token, the last that was sampled for this slot (perhaps in a step still running)."""
     blocks: tuple[BlockId, ...]
     """Block table from position 0 to the last input token."""
     writes: bool

@@ -131,17 +131,23 @@ class Reporter:
 def load_of(pool: BlockPool, schedule: Schedule, running: RunningStep | None, began_ns: Nanos | None) -> Load:
     """`running` is the oldest step in flight, and `began_ns` when the device began it."""
     counts = pool.counts()
-    prefilling = [sequence for sequence in schedule.running if sequence.state is SequenceState.PREFILLING]
-    decoding = [sequence for sequence in schedule.running if sequence.state is SequenceState.DECODING]
+    prefilling = prefilling_tokens = decoding = context = 0
+    for sequence in schedule.running:
+        if sequence.state is SequenceState.DECODING:
+            decoding += 1
+            context += len(sequence.history)
+        else:
+            prefilling += 1
+            prefilling_tokens += sequence.prefill_remaining
     return Load(
         counts.free,
         counts.cached,
         schedule.waiting,
         schedule.waiting_tokens,
-        len(prefilling),
-        sum(sequence.prefill_remaining for sequence in prefilling),
-        len(decoding),
-        sum(len(sequence.history) for sequence in decoding),
+        prefilling,
+        prefilling_tokens,
+        decoding,
+        context,
         began_ns,
         running.predicted_ns if running is not None else Nanos(0),
     )

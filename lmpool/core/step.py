@@ -91,7 +91,7 @@ def plan_prefill(
     row = Row(
         sequence.slot,
         start,
-        tuple(sequence.history[start:end]),
+        sequence.history[start:end],
         tuple(sequence.table[: -(-end // block_size)]),
         start >= sequence.published * block_size,
         samples,

@@ -48,7 +48,7 @@ def test_b26_a_wholly_cached_prompt_is_one_row_that_writes_nothing(in_flight: in
     planned = len(world.plans)
     world.submit(2, prompt_of(32, 1))
     row = world.plans[planned].rows[0]
-    assert (row.start, row.tokens, row.writes, row.samples) == (31, (prompt_of(32, 1)[31],), False, True)
+    assert (row.start, tuple(row.tokens), row.writes, row.samples) == (31, (prompt_of(32, 1)[31],), False, True)
     assert len(row.blocks) == 4
     world.run(20)
 
