@@ -42,6 +42,17 @@ def candidate_logits(chance: int, vocabulary: int) -> dict[int, float]:
     return logits
 
 
+def _is_plain(settings: SamplingSettings) -> bool:
+    """Whether the likeliest token of all is wanted as it is, without its probability."""
+    return (
+        settings.temperature == 0
+        and settings.logprobs is None
+        and not settings.logit_bias
+        and settings.repetition_penalty == 1
+        and settings.presence_penalty == settings.frequency_penalty == 0
+    )
+
+
 def _adjusted(logits: dict[int, float], settings: SamplingSettings, counts: TokenCounts) -> dict[int, float]:
     """After bias and penalties."""
     adjusted = dict(logits)
@@ -119,6 +130,10 @@ def sample(
     uniform: float,
 ) -> tuple[int, TokenLogprobs | None]:
     """The next token of a context that has come to the number `chance`."""
+    if _is_plain(settings):
+        first = chance % vocabulary  # the best candidate, whatever the others are
+        if first not in forbidden:
+            return first, None
     logits = _without(_adjusted(candidate_logits(chance, vocabulary), settings, counts), forbidden, vocabulary)
     ranked = _best_first(logits)
     token = ranked[0][0] if settings.temperature == 0 else _drawn(ranked, settings, uniform)

@@ -14,7 +14,8 @@ from lmpool.sim.swarm.ingress_checks import IngressChecks
 from lmpool.sim.swarm.worker_checks import WorkerChecks
 
 AUDIT_EVERY = 8
-"""Events of a machine between two of its audits; what an audit sees does not mend itself."""
+"""Events from one audit, of the machine that handled the last of them, to the next. What an audit sees does not mend
+itself, so it is seen a little later."""
 
 
 class Checks:
@@ -25,6 +26,8 @@ class Checks:
         self._lineage = lineage
         self._of: dict[Peer, WorkerChecks | ControlChecks | IngressChecks] = {}
         self.events = 0
+        self._last: Peer | None = None
+        """Who handled the last event."""
 
     def lived(self, now: Nanos, peer: Peer, machine: AnyMachine) -> None:
         match machine:
@@ -47,6 +50,7 @@ class Checks:
 
     def handled(self, now: Nanos, peer: Peer, event: object, effects: list[object]) -> None:
         self.events += 1
+        self._last = peer
         checks = self._of[peer]
         match checks:
             case WorkerChecks():
@@ -58,8 +62,9 @@ class Checks:
 
     def settled(self) -> None:
         """The effects of the last event are performed."""
-        if self.events % AUDIT_EVERY == 0:
-            self.audit()
+        checks = None if self._last is None else self._of.get(self._last)
+        if checks is not None and self.events % AUDIT_EVERY == 0:
+            checks.audit()
 
     def audit(self) -> None:
         for checks in self._of.values():

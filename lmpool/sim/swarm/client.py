@@ -36,10 +36,9 @@ class Intent:
 class Client:
     arrived: RequestArrived
     intent: Intent
-    expected: tuple[Expected, ...]
-    """Per choice: all tokens, computed from the prompt alone."""
-    scores: tuple[TokenLogprobs, ...]
-    """Of the prompt from its second token on."""
+    vocabulary: int
+    learn: Callable[["Client"], None]
+    """Called when the answers are computed."""
     stop: Callable[[int, int], None]
     """Tells the ingress of a stop string: choice, output index."""
     leave: Callable[[], None]
@@ -55,6 +54,37 @@ class Client:
     close: CloseRequest | None
     is_tainted: bool
     """A step with a row of it failed, or brought nothing finite."""
+    answers: tuple[Expected, ...] | None
+    """Once somebody wanted to know: many requests never get so far."""
+    known_scores: tuple[TokenLogprobs, ...] | None
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        return tuple(unpack_tokens(self.arrived.prompt))
+
+    @property
+    def expected(self) -> tuple[Expected, ...]:
+        """Per choice: all tokens, computed from the prompt alone."""
+        if self.answers is None:
+            arrived, prompt = self.arrived, self.prompt
+            longest = max(max(self.lengths_max) - len(prompt), 0)
+            self.answers = tuple(
+                tuple(
+                    islice(reference_choice(self.vocabulary, prompt, arrived.sampling, arrived.stop, choice), longest)
+                )
+                for choice in range(arrived.choices)
+            )
+            self.learn(self)
+        return self.answers
+
+    @property
+    def scores(self) -> tuple[TokenLogprobs, ...]:
+        """Of the prompt from its second token on."""
+        best = self.arrived.prompt_logprobs
+        if self.known_scores is None:
+            known = () if best is None else tuple(reference_scores(self.vocabulary, self.prompt, best))
+            self.known_scores = known
+        return self.known_scores
 
     def take(self, now: Nanos, effect: DeliverStart | DeliverToken | DeliverPromptLogprobs | CloseRequest) -> None:
         assert self.close is None, f"{effect} after {self.close}"
@@ -131,23 +161,15 @@ def new_client(
     intent: Intent,
     vocabulary: int,
     lengths_max: Sequence[int],
+    learn: Callable[[Client], None],
     stop: Callable[[int, int], None],
     leave: Callable[[], None],
 ) -> Client:
-    prompt = tuple(unpack_tokens(arrived.prompt))
-    longest = max(max(lengths_max) - len(prompt), 0)
-    expected = tuple(
-        tuple(islice(reference_choice(vocabulary, prompt, arrived.sampling, arrived.stop, choice), longest))
-        for choice in range(arrived.choices)
-    )
-    scores: tuple[TokenLogprobs, ...] = ()
-    if arrived.prompt_logprobs is not None:
-        scores = tuple(reference_scores(vocabulary, prompt, arrived.prompt_logprobs))
     return Client(
         arrived=arrived,
         intent=intent,
-        expected=expected,
-        scores=scores,
+        vocabulary=vocabulary,
+        learn=learn,
         stop=stop,
         leave=leave,
         lengths_max=tuple(lengths_max),
@@ -159,4 +181,6 @@ def new_client(
         has_left=False,
         close=None,
         is_tainted=False,
+        answers=None,
+        known_scores=None,
     )

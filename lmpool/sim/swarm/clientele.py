@@ -45,6 +45,8 @@ class Clientele:
         self._counter = 0
         self._query = 0
         self._is_open = True
+        self.waiting = 0
+        """Clients that have not been told an outcome and still will be."""
         self.outcomes: dict[str, int] = {}
 
     def begin(self) -> None:
@@ -58,15 +60,8 @@ class Clientele:
         """Their ingress died: their connections are gone, and that is the end of their requests."""
         for request in [request for request in self.clients if request.ingress == ingress_epoch]:
             client = self.clients[request]
-            if client.close is None:
-                client.has_left = True
-
-    @property
-    def waiting(self) -> list[Client]:
-        """Those that have not been told an outcome and still could be."""
-        node = self._cluster.nodes.get(INGRESS)
-        epoch = None if node is None else node.peer.epoch
-        return [client for request, client in self.clients.items() if client.close is None and request.ingress == epoch]
+            client.has_left |= client.close is None
+        self.waiting = 0
 
     # Arrivals
 
@@ -75,7 +70,7 @@ class Clientele:
             return
         load = self._knobs.load
         gap = 0 if self._chance.random() < load.burst else int(self._chance.expovariate(1 / load.gap_ns))
-        if len(self.waiting) < load.waiting_max:
+        if self.waiting < load.waiting_max:
             self.ask()
         self._cluster.timeline.after(gap + 1, self._arrive)
 
@@ -88,6 +83,7 @@ class Clientele:
         arrived = self._draw(RequestId(node.peer.epoch, self._counter))
         client = self._client_of(node, arrived)
         self.clients[arrived.request] = client
+        self.waiting += 1
         self._past = [*self._past[-12:], client]
         self._cluster.when_awake(node, lambda: node.feed(arrived))
 
@@ -117,8 +113,7 @@ class Clientele:
             client.has_left = True
             self._soon(node, lambda: node.feed(ClientGone(arrived.request)))
 
-        client = new_client(arrived, Intent(stops, after), load.vocabulary, lengths, stop, leave)
-        self._trace_lineage(client)
+        client = new_client(arrived, Intent(stops, after), load.vocabulary, lengths, self._trace_lineage, stop, leave)
         if after == 0:
             self._cluster.timeline.after(chance.randrange(50 * MILLISECOND), leave)
         return client
@@ -232,6 +227,7 @@ class Clientele:
                 self.clients[effect.request].take(self._cluster.timeline.now, effect)
             case CloseRequest():
                 self.clients[effect.request].take(self._cluster.timeline.now, effect)
+                self.waiting -= 1
                 self.outcomes[effect.outcome.value] = self.outcomes.get(effect.outcome.value, 0) + 1
             case AnswerQuery():
                 pass

@@ -41,6 +41,7 @@ class IngressChecks:
         assert submit.attempt > before, f"{submit.request} attempt {submit.attempt} after {before}"
         self._attempts[submit.request] = submit.attempt
         client = self._clients[submit.request]
+        assert client.expected, "a request without a choice"
         for choice, output in zip(submit.choices, submit.outputs, strict=True):
             tokens = unpack_tokens(output).tolist()
             assert tokens == [token for token, _ in client.expected[choice][: len(tokens)]]

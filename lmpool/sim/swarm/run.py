@@ -143,23 +143,27 @@ class Run:
             self._advance()
 
     def _has_ended(self) -> bool:
-        return not self.clientele.waiting
+        return self.clientele.waiting == 0
 
     def _is_at_rest(self) -> bool:
         return self.checks.is_at_rest and not self.cluster.has_mail
 
 
-def run_seed(seed: int, narrative: Narrative | None = None) -> Result:
-    run = Run(draw_knobs(seed), narrative)
+def run_seed(seed: int) -> Result:
+    return run_knobs(draw_knobs(seed), None)
+
+
+def run_knobs(knobs: Knobs, narrative: Narrative | None) -> Result:
+    run = Run(knobs, narrative)
     violation = ""
     try:
         run.run()
-    except (AssertionError, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+    except (AssertionError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         violation = describe(error)
-    if narrative is not None and violation:
-        narrative.tell(run.timeline.now, f"VIOLATION {violation}")
+    if narrative is not None:
+        narrative.tell(run.timeline.now, f"VIOLATION {violation}" if violation else "everything is at rest")
     return Result(
-        seed=seed,
+        seed=knobs.seed,
         events=run.checks.events,
         happened=run.timeline.happened,
         requests=len(run.clientele.clients),
