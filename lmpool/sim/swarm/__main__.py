@@ -84,7 +84,7 @@ def _keep(result: Result) -> None:
 
 def _sum_up(tally: Tally) -> None:
     _say(tally.line())
-    _say("outcomes: " + ", ".join(f"{outcome} {number}" for outcome, number in sorted(tally.outcomes.items())))
+    _say(", ".join(f"{what} {number}" for what, number in sorted(tally.counts.items())))
     if tally.failures:
         _say("failed: " + " ".join(str(result.seed) for result in tally.failures))
         _say(f"to see one: tools/sim --seed {tally.failures[0].seed} --timeline")

@@ -1,5 +1,6 @@
 """All clients of a seed: what they ask, when, and what the ingress does for them."""
 
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 
@@ -12,6 +13,7 @@ from lmpool.core.effects import (
     DeliverStart,
     DeliverToken,
     IngressEffect,
+    Outcome,
 )
 from lmpool.core.events import ClientGone, RequestArrived, StopFound
 from lmpool.core.ids import MILLISECOND, BlockHash, Nanos, RequestId, Role
@@ -45,9 +47,11 @@ class Clientele:
         self._counter = 0
         self._query = 0
         self._is_open = True
+        self._comes_after = Nanos(0)
+        """Who hears that the server is busy tells others."""
         self.waiting = 0
         """Clients that have not been told an outcome and still will be."""
-        self.outcomes: dict[str, int] = {}
+        self.outcomes: Counter[str] = Counter()
 
     def begin(self) -> None:
         self._arrive()
@@ -70,7 +74,7 @@ class Clientele:
             return
         load = self._knobs.load
         gap = 0 if self._chance.random() < load.burst else int(self._chance.expovariate(1 / load.gap_ns))
-        if self.waiting < load.waiting_max:
+        if self._cluster.timeline.now >= self._comes_after and self.waiting < load.waiting_max:
             self.ask()
         self._cluster.timeline.after(gap + 1, self._arrive)
 
@@ -228,7 +232,9 @@ class Clientele:
             case CloseRequest():
                 self.clients[effect.request].take(self._cluster.timeline.now, effect)
                 self.waiting -= 1
-                self.outcomes[effect.outcome.value] = self.outcomes.get(effect.outcome.value, 0) + 1
+                self.outcomes[f"requests {effect.outcome.value}"] += 1
+                if effect.outcome is Outcome.BUSY:
+                    self._comes_after = Nanos(self._cluster.timeline.now + self._knobs.load.patience_ns)
             case AnswerQuery():
                 pass
             case _:

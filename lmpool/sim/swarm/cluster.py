@@ -80,6 +80,7 @@ class Cluster:
         """Those that live."""
         self.machines: dict[Place, AnyMachine] = {}
         self.links: list[Link] = []
+        """On which something may still arrive."""
         self.base = namespace_base(
             ModelIdentity(f"integer-{knobs.load.vocabulary}", "uint64", "slots", knobs.block_size)
         )
@@ -213,7 +214,7 @@ class Cluster:
         if listener is None:
             again()
         else:
-            self.links = [link for link in self.links if link.is_up]
+            self.links = [link for link in self.links if not link.is_over]
             self.links.append(Link(self.timeline, dialler, listener, self.latency, again))
 
     def latency(self) -> int:
@@ -224,7 +225,8 @@ class Cluster:
     @property
     def has_mail(self) -> bool:
         """Whether anything is on its way."""
-        return any(link.there.waiting or link.back.waiting for link in self.links)
+        streams = [stream for link in self.links for stream in (link.there, link.back)]
+        return any(stream.waiting and not stream.is_over for stream in streams)
 
     def cut(self, link: Link) -> None:
         link.cut(self._head(link.there.waiting), self._head(link.back.waiting))

@@ -1,5 +1,6 @@
 """What goes wrong between events: held streams, stalls, cut links, deaths, and what operators do."""
 
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 
@@ -30,12 +31,13 @@ class Faults:
             (knobs.stall, self._stall),
             (knobs.cut, self._cut),
             (knobs.worker_crash, self._crash_worker),
-            (knobs.control_crash, lambda: self._crash(CONTROL)),
-            (knobs.ingress_crash, lambda: self._crash(INGRESS)),
+            (knobs.control_crash, self._crash_control),
+            (knobs.ingress_crash, self._crash_ingress),
             (knobs.drain, self._drain),
             (knobs.clear, clientele.clear_caches),
             (knobs.query, clientele.ask_state),
         )
+        self.struck: Counter[str] = Counter()
         self._any = sum(share for share, _ in self._kinds)
 
     def strike(self) -> None:
@@ -45,6 +47,7 @@ class Faults:
             return
         for odds, happen in self._kinds:
             if share < odds:
+                self.struck[f"struck by {happen.__name__.strip('_')}"] += 1
                 happen()
                 return
             share -= odds
@@ -85,6 +88,12 @@ class Faults:
             one, other = (end.peer for end in link.ends)
             self._tell(f"the link between {short(one)} and {short(other)} is cut")
             self._cluster.cut(link)
+
+    def _crash_control(self) -> None:
+        self._crash(CONTROL)
+
+    def _crash_ingress(self) -> None:
+        self._crash(INGRESS)
 
     def _crash_worker(self) -> None:
         self._crash((Role.WORKER, self._chance.choice(self._cluster.ranks)))

@@ -2,7 +2,7 @@
 
 import multiprocessing
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from multiprocessing.pool import AsyncResult
@@ -24,15 +24,14 @@ class Tally:
     seeds: int
     events: int
     requests: int
-    outcomes: dict[str, int]
+    counts: Counter[str]
     failures: list[Result]
 
     def add(self, result: Result) -> None:
         self.seeds += 1
         self.events += result.events
         self.requests += result.requests
-        for outcome, count in result.outcomes:
-            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
+        self.counts.update(dict(result.counts))
         if result.violation:
             self.failures.append(result)
 
@@ -46,7 +45,7 @@ class Tally:
 
 
 def new_tally() -> Tally:
-    return Tally(time.monotonic(), 0, 0, 0, {}, [])
+    return Tally(time.monotonic(), 0, 0, 0, Counter(), [])
 
 
 def run_seeds(seeds: Iterable[int], jobs: int) -> Iterator[Result]:

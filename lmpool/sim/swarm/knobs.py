@@ -32,6 +32,8 @@ class LoadKnobs:
     """Share of arrivals that come together with the one before."""
     waiting_max: int
     """Nobody comes while so many wait."""
+    patience_ns: int
+    """Nobody comes for so long after somebody was told that the server is busy."""
     families: int
     """Prompts that others begin with."""
     family_tokens: int
@@ -117,7 +119,7 @@ def draw_knobs(seed: int) -> Knobs:
     chance = Random(f"{seed} knobs")
     replicas = chance.randint(3, 6)
     block_size = chance.choice((8, 8, 8, 16))
-    sequences_max = chance.randint(1, 8)
+    sequences_max = chance.randint(1, 10)
     search = _search(chance, replicas, block_size)
     report_interval_ns = _span(chance, 10, 300)
     return Knobs(
@@ -154,7 +156,7 @@ def _seldom(chance: Random, odds: float, value: T, otherwise: T) -> T:
 
 
 def _workers(chance: Random, replicas: int) -> tuple[WorkerKnobs, ...]:
-    least, spread = chance.choice((8, 12, 20, 40)), chance.choice((0, 8, 23))
+    least, spread = chance.choice((6, 9, 12, 20, 40)), chance.choice((0, 5, 23))
     step_ns = float(_span(chance, 1, 12))
     workers: list[WorkerKnobs] = []
     for _ in range(replicas):
@@ -199,12 +201,13 @@ def _load(chance: Random, block_size: int) -> LoadKnobs:
         gap_ns=_span(chance, 1, 30),
         burst=chance.choice((0.0, 0.3, 0.7)),
         waiting_max=chance.choice((3, 8, 8, 20, 60)),
+        patience_ns=_span(chance, 0.1, 100),
         families=chance.randint(1, 5),
         family_tokens=block_size * chance.randint(1, 6),
         suffix_tokens=chance.choice((4, 20, 60)),
         turns=chance.choice((0.0, 0.2, 0.5)),
         repeats=chance.choice((0.0, 0.1, 0.4)),
-        outputs=chance.choice((4, 12, 30)),
+        outputs=chance.choice((4, 12, 30, 60)),
         choices=chance.choice((1, 1, 2, 4)),
         tenants=chance.choice((1, 1, 3)),
         sessions=chance.choice((0, 4)),

@@ -74,6 +74,11 @@ class Stream:
         """Items on their way."""
         return len(self._waiting)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing will arrive any more."""
+        return not self._reader.is_alive or (self._is_ended and not self._waiting)
+
     def carry(self, message: Item) -> None:
         if self.is_open:
             self._put(message)
@@ -138,6 +143,10 @@ class Link:
     @property
     def ends(self) -> tuple[Process, Process]:
         return self._dialler, self._listener
+
+    @property
+    def is_over(self) -> bool:
+        return self.there.is_over and self.back.is_over
 
     @property
     def is_up(self) -> bool:

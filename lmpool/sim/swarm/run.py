@@ -2,7 +2,6 @@
 
 import traceback
 from collections.abc import Callable
-from hashlib import blake2b
 
 import attrs
 
@@ -16,6 +15,7 @@ from lmpool.sim.swarm.cluster import AnyMachine, Cluster
 from lmpool.sim.swarm.faults import Faults
 from lmpool.sim.swarm.knobs import Knobs, draw_knobs
 from lmpool.sim.swarm.narrative import Narrative
+from lmpool.sim.swarm.remains import Remains
 from lmpool.sim.timeline import Timeline
 
 DRAIN_NS = 120 * SECOND
@@ -33,32 +33,13 @@ class Result:
     happened: int
     """Actions of the timeline."""
     requests: int
-    outcomes: tuple[tuple[str, int], ...]
+    counts: tuple[tuple[str, int], ...]
+    """What became of the requests, what struck, and what the machines came to do."""
     digest: str
     """Of all machines, the dead ones at their death."""
     violation: str
     """Empty: none. Otherwise what does not hold, and where that was noticed."""
     at_ns: Nanos
-
-
-class Digests:
-    """What is left of every machine: of the dead at their death, of the others at the end. An observer."""
-
-    def __init__(self) -> None:
-        self._state = blake2b(digest_size=16)
-        self._machines: dict[Peer, AnyMachine] = {}
-
-    def lived(self, peer: Peer, machine: AnyMachine) -> None:
-        self._machines[peer] = machine
-
-    def died(self, peer: Peer) -> None:
-        self._state.update(self._machines.pop(peer).digest())
-
-    def finish(self, happened: int) -> str:
-        for peer in list(self._machines):
-            self.died(peer)
-        self._state.update(happened.to_bytes(8, "little"))
-        return self._state.hexdigest()
 
 
 class Run:
@@ -70,7 +51,7 @@ class Run:
         clients: dict[RequestId, Client] = {}
         lineage: dict[bytes, bytes | None] = {}
         self.checks = Checks(clients, lineage)
-        self.digests = Digests()
+        self.remains = Remains()
         self.cluster = Cluster(self.timeline, knobs, self, self._perform)
         self.clientele = Clientele(self.cluster, clients, lineage)
         self.faults = Faults(self.cluster, self.clientele, self.tell)
@@ -86,12 +67,12 @@ class Run:
 
     def lived(self, now: Nanos, peer: Peer, machine: AnyMachine) -> None:
         self.checks.lived(now, peer, machine)
-        self.digests.lived(peer, machine)
+        self.remains.lived(peer, machine)
         if self.narrative is not None:
             self.narrative.lived(now, peer)
 
     def died(self, now: Nanos, peer: Peer) -> None:
-        self.digests.died(peer)
+        self.remains.died(peer)
         self.checks.died(now, peer)
 
     def begins(self, now: Nanos, peer: Peer, event: object) -> None:
@@ -162,13 +143,15 @@ def run_knobs(knobs: Knobs, narrative: Narrative | None) -> Result:
         violation = describe(error)
     if narrative is not None:
         narrative.tell(run.timeline.now, f"VIOLATION {violation}" if violation else "everything is at rest")
+    digest = run.remains.finish(run.timeline.happened)
+    counts = run.remains.counts + run.clientele.outcomes + run.faults.struck
     return Result(
         seed=knobs.seed,
         events=run.checks.events,
         happened=run.timeline.happened,
         requests=len(run.clientele.clients),
-        outcomes=tuple(sorted(run.clientele.outcomes.items())),
-        digest=run.digests.finish(run.timeline.happened),
+        counts=tuple(sorted(counts.items())),
+        digest=digest,
         violation=violation,
         at_ns=run.timeline.now,
     )
