@@ -349,11 +349,12 @@ def main() -> int:
         with Patch.context() as patch:
             if options.with_order_bug:
                 order_of_a_set(patch)
-            print(run_seed(options.digest).digest)
+            sys.stdout.write(run_seed(options.digest).digest)
         return 0
     code = 0
     for line in search(options.names, options.jobs):
-        print(line, flush=True)
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
         code |= "NOT FOUND" in line
     return code
 
