@@ -37,7 +37,8 @@ class Row(NamedTuple):
     start: int
     """Position of the first input token."""
     tokens: Sequence[int]
-    """Input tokens, not to be changed. Empty: one token, the last that was sampled for this slot (perhaps in a step still running)."""
+    """Input tokens, not to be changed. Empty: one token, the last that was sampled for this slot (perhaps in a step
+    still running)."""
     blocks: tuple[BlockId, ...]
     """Block table from position 0 to the last input token."""
     writes: bool

@@ -25,7 +25,8 @@ LoadReplica: TypeAlias = Callable[[WorkerOrder, Callable[[str], None]], Replica]
 
 BEAT_S = 1.0
 REPORT_INTERVAL_NS = Nanos(250 * MILLISECOND)
-"""Of a worker without news; one that has some reports with each step. A twelfth of the silence that makes control suspicious."""
+"""Of a worker without news; one that has some reports with each step. A twelfth of the silence that makes control
+suspicious."""
 CLASS_NS = Nanos(10 * SECOND)
 """What a priority class is worth in waiting: the worst class, 16 below the best, waits at most 160 s longer."""
 STEP_FAILURES_MAX = 3 * FAILURES_MAX
