@@ -193,7 +193,7 @@ class Ingress:
     def _lose_requests(self, worker: Peer) -> None:
         for request in self._requests.at(worker):
             if isinstance(request.phase, Leaving):
-                self._requests.finish(request, request.phase.close)
+                self._let_go(request, request.phase)
             else:
                 self._search.begin_again(self._now, request)
 
@@ -259,10 +259,11 @@ class Ingress:
             if isinstance(word, Refused):
                 self._search.withdraw(request)
             if isinstance(word, Refused | Ended):
-                self._requests.finish(request, request.phase.close)
+                self._finish(request, request.phase.close)
             return
         match word:
             case Accepted(cached_tokens=cached, waited_ns=waited):
+                request.is_booked = False
                 request.visits.accept(self._now, cached, waited)
                 self._requests.move(request, Streaming(worker))
                 if not request.has_begun:
@@ -274,7 +275,7 @@ class Ingress:
             case Refused():
                 self._search.take_refusal(self._now, request, worker, word)
             case Ended(reason=reason):
-                self._requests.finish(request, early_end(request.id, reason))
+                self._finish(request, early_end(request.id, reason))
             case _:
                 assert_never(word)
 
@@ -352,8 +353,8 @@ class Ingress:
     def _expire(self, request: OpenRequest) -> None:
         deadline = request.arrived.deadline_ns
         match request.phase:
-            case Leaving(close=close):
-                self._requests.finish(request, close)
+            case Leaving():
+                self._let_go(request, request.phase)
             case _ if deadline is not None and self._now >= deadline:
                 self._end(request, Outcome.DEADLINE, LATE)
             case Routing() | Waiting():
@@ -362,6 +363,17 @@ class Ingress:
                 raise AssertionError(f"{request.id} has no deadline at its worker")
             case _:
                 assert_never(request.phase)
+
+    def _finish(self, request: OpenRequest, close: CloseRequest) -> None:
+        """By its worker's word, or with every token: the worker reports its end, to whoever had its booking then."""
+        if request.is_offered:
+            self._search.withdraw(request)
+        self._requests.finish(request, close)
+
+    def _let_go(self, request: OpenRequest, leaving: Leaving) -> None:
+        """Without its worker's word, which may never have seen it."""
+        self._search.release(request)
+        self._requests.finish(request, leaving.close)
 
     def _end(self, request: OpenRequest, outcome: Outcome, detail: str) -> None:
         """By ourselves. What is complete has ended at its worker as well; the rest has to be let go there first."""
@@ -373,9 +385,9 @@ class Ingress:
                 self._requests.move(request, Leaving(worker, until, close))
             case Routing():
                 self._search.withdraw(request)
-                self._requests.finish(request, close)
+                self._finish(request, close)
             case Waiting() | Submitted() | Streaming():
-                self._requests.finish(request, close)
+                self._finish(request, close)
             case Leaving():
                 pass
             case _:

@@ -105,6 +105,10 @@ class OpenRequest:
     """Workers that were lost before they brought anything."""
     has_progressed: bool
     """Its present worker has brought something."""
+    is_booked: bool
+    """Control has a booking of it, and its worker has not begun it: perhaps no report will ever name it."""
+    is_offered: bool
+    """Control was offered its booking: its reports may have missed its end."""
     visits: Visits
 
     @property
@@ -176,6 +180,8 @@ def open_request(arrived: RequestArrived, phase: Phase) -> OpenRequest:
         unreachable=[],
         losses=0,
         has_progressed=False,
+        is_booked=False,
+        is_offered=False,
         visits=Visits([]),
     )
 

@@ -101,6 +101,8 @@ class Search:
     def _offer_bookings(self, control: Peer) -> None:
         booked = [(request, request.worker) for request in self._requests if request.is_at_worker]
         workers = [worker for _, worker in booked if worker is not None]
+        for request, _ in booked:
+            request.is_offered = True
         if booked:
             offered = BookingsOffered(
                 requests=tuple(request.id for request, _ in booked),
@@ -124,6 +126,7 @@ class Search:
         request.losses = 0 if request.has_progressed else request.losses + 1
         if request.losses > self._settings.attempts_max:
             detail = f"{request.losses} replicas in a row were lost before they answered this request."
+            self.release(request)
             self._requests.finish(request, CloseRequest(request.id, Outcome.FAILED, detail, Nanos(0)))
         else:
             self.resumed += 1
@@ -135,10 +138,12 @@ class Search:
             self._put_off(now, request)
         elif self._control is not None and not self._is_silent:
             request.attempt += 1
+            request.is_booked = request.is_offered = False  # the question ends what control has of it
             asked = question(request, self._settings.block_size, self._workers.excluded(takers))
             self._requests.send(self._control, asked)
             self._requests.move(request, Routing(Nanos(now + self._settings.route_wait_ns)))
         elif self._settings.routes_degraded:
+            self.release(request)
             request.attempt += 1
             self.degraded += 1
             counts = [self._requests.count_at(peer) for peer in takers]
@@ -149,6 +154,7 @@ class Search:
 
     def _put_off(self, now: Nanos, request: OpenRequest) -> None:
         request.unreachable.clear()
+        self.release(request)
         self._requests.move(request, Waiting(Nanos(now + self._settings.retry_ns)))
 
     def _submit(self, now: Nanos, request: OpenRequest, worker: Peer, *, is_degraded: bool) -> None:
@@ -161,6 +167,7 @@ class Search:
     def take_route(self, now: Nanos, request: OpenRequest, answer: RouteDecided | Busy | Unroutable) -> None:
         match answer:
             case RouteDecided(rank=rank, epoch=epoch):
+                request.is_booked = True
                 worker = Peer(Role.WORKER, rank, epoch)
                 if self._workers.knows(worker):
                     self._submit(now, request, worker, is_degraded=False)
@@ -228,8 +235,14 @@ class Search:
 
     def withdraw(self, request: OpenRequest) -> None:
         """Control keeps no booking and no question of a request that is at no worker."""
+        request.is_booked = request.is_offered = False
         if self._control is not None:
             self._requests.send(self._control, BookingEnded(request.id, request.attempt))
+
+    def release(self, request: OpenRequest) -> None:
+        """Before it ends, or goes elsewhere without control: a booking must not wait for reports that do not come."""
+        if request.is_booked or request.is_offered:
+            self.withdraw(request)
 
     def _turn_away(self, request: OpenRequest, outcome: Outcome, detail: str, retry_after: Nanos) -> None:
         if outcome is Outcome.BUSY:

@@ -364,6 +364,48 @@ def test_a_new_control_learns_of_bookings_and_is_asked_what_waits() -> None:
     assert front.asked().request == request(2)
 
 
+def test_what_was_offered_and_has_ended_is_withdrawn() -> None:
+    """Its end may have been reported to the control before, or to none."""
+    front, submit = streaming_front()
+    front.lose(CONTROL)
+    front.join(NEXT_CONTROL)
+    front.finish(W0, submit, 0, 0, 50)
+    assert front.outcome(1) is Outcome.COMPLETE
+    assert front.sent(BookingEnded) == [(NEXT_CONTROL, BookingEnded(request(1), submit.attempt))]
+
+
+def test_a_booking_that_no_worker_will_report_is_withdrawn() -> None:
+    left, submit = submitted_front()
+    left.feed(ClientGone(request(1)))
+    left.lose(W0)
+    assert left.sent(BookingEnded) == [(CONTROL, BookingEnded(request(1), submit.attempt))]
+    begun, _ = streaming_front()
+    begun.feed(ClientGone(request(1)))
+    begun.lose(W0)
+    assert begun.sent(BookingEnded) == []
+
+
+def test_who_goes_elsewhere_while_control_is_silent_leaves_no_booking_behind() -> None:
+    front, submit = submitted_front()
+    front.feed(arrival(2))
+    front.wait(SETTINGS.search.route_wait_ns)
+    refuse(front, submit, W0, RefusalReason.QUEUE_FULL)
+    peer, again = front.submitted()
+    assert (peer, again.attempt) == (W1, 1)
+    assert front.sent(BookingEnded) == [(CONTROL, BookingEnded(request(1), 0))]
+
+
+def test_a_route_to_a_life_that_is_gone_leaves_no_booking_behind() -> None:
+    front = ready_front()
+    front.feed(arrival(1))
+    asked = front.asked()
+    front.lose(W0)
+    front.lose(W1)
+    front.decide(asked, W0)
+    assert front.phase() == "waiting"
+    assert front.sent(BookingEnded) == [(CONTROL, BookingEnded(request(1), 0))]
+
+
 def test_questions_are_asked_again_of_a_new_control() -> None:
     settings = attrs.evolve(SETTINGS, search=attrs.evolve(SETTINGS.search, routes_degraded=False))
     front = ready_front(settings)
