@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import pytest
 
-from lmpool.core import execution, step
+from lmpool.core import execution, membership, roster, step
 from lmpool.core.block_pool import BlockPool
 from lmpool.core.deadlines import Deadlines
 from lmpool.core.effects import DeliverToken
@@ -26,7 +26,9 @@ from lmpool.core.linked_workers import LinkedWorkers
 from lmpool.core.live_request import LiveRequest
 from lmpool.core.open_request import OpenRequest, Submitted
 from lmpool.core.page_table import SHARDS, PageTable
+from lmpool.core.prefix import hash_at
 from lmpool.core.reclaim_order import ReclaimOrder
+from lmpool.core.report import Reporter
 from lmpool.core.roster import Roster
 from lmpool.core.sampling import uniform
 from lmpool.core.schedule import Schedule
@@ -271,6 +273,80 @@ def waiting_question_books_twice(patch: Patch) -> None:
     patch.setattr(Ledger, "ask_again", only_booked)
 
 
+def restored_booking_is_lost(patch: Patch) -> None:
+    """When a rank links, bookings that an ingress has offered for this very life end as well."""
+    lose_rank = Ledger.lose_rank
+    patch.setattr(Ledger, "lose_rank", lambda self, rank, _: lose_rank(self, rank, None))
+
+
+def old_life_links_last(patch: Patch) -> None:
+    """The handshake of a dead life that is read late replaces the living one."""
+    patch.setattr(roster, "is_stale", lambda *_: False)
+    patch.setattr(membership, "is_stale", lambda *_: False)
+
+
+def departed_sequence_adopts(patch: Patch) -> None:
+    """A sequence that has left gives up a block of its own for a resident one, and so gives it back twice."""
+
+    def publish(self: Schedule, sequence: Sequence) -> None:
+        size = self._block_size
+        complete = min(sequence.computed, len(sequence.history)) // size
+        sequence.extend_chain(size)
+        table = sequence.table
+        for position in range(sequence.published, complete):
+            digest = hash_at(sequence.chain, position)
+            parent = table[position - 1] if position else None
+            table[position] = self._pool.publish(table[position], digest, parent, sequence.last_step)
+            sequence.published = position + 1
+            self._writers.pop(digest, None)
+
+    patch.setattr(Schedule, "publish", publish)
+
+
+def end_outlives_a_new_attempt(patch: Patch) -> None:
+    """A report says that a request has ended, although a newer attempt of it has come since."""
+
+    def note_accepted(self: Reporter, request: Any) -> None:
+        self._accepted[request] = None
+
+    patch.setattr(Reporter, "note_accepted", note_accepted)
+
+
+def refused_booking_is_not_withdrawn(patch: Patch) -> None:
+    """The ingress gives a request up and does not tell control."""
+    patch.setattr(Search, "withdraw", lambda *_: None)
+
+
+def resumed_choices_are_renumbered(patch: Patch) -> None:
+    """Where one choice has ended before a resume, the others draw the chances of their neighbours."""
+
+    def renumbered(request: LiveRequest, sequence: Sequence, output_index: int) -> float:
+        number = request.submit.choices.index(sequence.id.choice)
+        sampling = request.submit.sampling
+        return uniform(sampling.seed, number, output_index) if sampling.temperature > 0 else 0.0
+
+    patch.setattr(step, "_chance", renumbered)
+
+
+def sweep_spares_a_shard(patch: Patch) -> None:
+    """A sweep passes over one shard of the page table."""
+    sweep_shard = PageTable._sweep_shard
+
+    def spare(self: PageTable) -> int:
+        return 0 if self._shard == 77 else sweep_shard(self)
+
+    patch.setattr(PageTable, "_sweep_shard", spare)
+
+
+def draining_worker_accepts(patch: Patch) -> None:
+    """A worker that drains tells nobody, and its new links do not hear of it either."""
+
+    def drain(self: Worker) -> None:
+        self._is_draining = True
+
+    patch.setattr(Worker, "_drain", drain)
+
+
 PLANTED_BUGS = (
     PlantedBug(lost_release, 0, "bookings"),
     PlantedBug(old_epoch_accepted, 0, ""),
@@ -292,6 +368,14 @@ PLANTED_BUGS = (
     PlantedBug(chance_shifts_after_preemption, 0, ""),
     PlantedBug(slot_never_comes_back, 0, ""),
     PlantedBug(waiting_question_books_twice, 0, ""),
+    PlantedBug(restored_booking_is_lost, 0, ""),
+    PlantedBug(old_life_links_last, 0, ""),
+    PlantedBug(departed_sequence_adopts, 0, ""),
+    PlantedBug(end_outlives_a_new_attempt, 0, ""),
+    PlantedBug(refused_booking_is_not_withdrawn, 0, ""),
+    PlantedBug(resumed_choices_are_renumbered, 0, ""),
+    PlantedBug(sweep_spares_a_shard, 0, ""),
+    PlantedBug(draining_worker_accepts, 0, ""),
 )
 ORDER_BUG = PlantedBug(order_of_a_set, 0, "")
 """Breaks no law of one run: two runs under different hash seeds differ."""

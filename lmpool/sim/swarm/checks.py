@@ -1,9 +1,10 @@
 """All invariants of a cluster, checked as it goes: cheap ones after every event, sums and tables now and then."""
 
+from collections.abc import Callable
 from typing import assert_never
 
 from lmpool.core.control import ControlPlane
-from lmpool.core.ids import Nanos, Peer, RequestId, Role
+from lmpool.core.ids import Nanos, Peer, Rank, RequestId, Role
 from lmpool.core.ingress import Ingress
 from lmpool.core.plan import BatchPlan
 from lmpool.core.worker import Worker
@@ -65,6 +66,21 @@ class Checks:
         checks = None if self._last is None else self._of.get(self._last)
         if checks is not None and self.events % AUDIT_EVERY == 0:
             checks.audit()
+
+    def agree(self, control: Peer, quiet: Callable[[Peer, Peer], bool]) -> None:
+        """Every booking is of a request that is where control has it. `quiet` says whether two processes have heard
+        from each other all that was said; of others nothing can be known."""
+        plane = self._of[control]
+        assert isinstance(plane, ControlChecks)
+        for request, worker, is_seen in plane.booked:
+            there = self._of.get(worker)
+            if not isinstance(there, WorkerChecks) or not quiet(control, worker) or there.has(request):
+                continue
+            assert not is_seen, f"{request} is booked at {worker}, which has it no more"
+            ingress = Peer(Role.INGRESS, Rank(0), request.ingress)
+            asked = self._of.get(ingress)
+            if isinstance(asked, IngressChecks) and quiet(control, ingress) and quiet(worker, ingress):
+                assert asked.is_at(request, worker), f"{request} is booked at {worker}, and nobody has it there"
 
     def audit(self) -> None:
         for checks in self._of.values():

@@ -145,8 +145,8 @@ class Clientele:
         outputs = chance.randint(1, load.outputs)
         scored = chance.random() < load.scored
         prompt_logprobs = chance.randint(0, 2) if scored and chance.random() < 0.5 else None
-        if prompt_logprobs is not None and chance.random() < 0.3:
-            outputs = 0
+        if prompt_logprobs is not None and len(prompt) > 1 and chance.random() < 0.3:
+            outputs = 0  # a client that wants nothing at all never gets as far as the ingress
         now = self._cluster.timeline.now
         hurried = chance.random() < load.deadlines
         return RequestArrived(

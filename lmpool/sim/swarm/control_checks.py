@@ -2,7 +2,7 @@
 
 from lmpool.core.control import ControlPlane
 from lmpool.core.effects import Send
-from lmpool.core.ids import BlockHash, Nanos
+from lmpool.core.ids import BlockHash, Nanos, Peer, RequestId, Role
 from lmpool.core.ledger import BookingState
 from lmpool.core.messages.ingress_control import Busy, RouteDecided, Unroutable, UnroutableReason
 from lmpool.core.prefix import HASH_BYTES, split_chain
@@ -79,6 +79,14 @@ class ControlChecks:
             assert writer is None or booking.estimate is None or writer in told or writer in self._told.prefilled, (
                 f"{request} counts on {writer}, which is gone"
             )
+
+    @property
+    def booked(self) -> list[tuple[RequestId, Peer, bool]]:
+        """Requests, where they are booked, and whether a report has named them."""
+        return [
+            (request, Peer(Role.WORKER, booking.rank, booking.epoch), booking.is_seen)
+            for request, booking in self._told.bookings.items()
+        ]
 
     @property
     def is_at_rest(self) -> bool:

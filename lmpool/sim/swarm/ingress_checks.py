@@ -1,7 +1,7 @@
 """What must hold of an ingress after each of its events. It looks into the machine, and asks it nothing."""
 
 from lmpool.core.effects import Send
-from lmpool.core.ids import Nanos, RequestId, Role
+from lmpool.core.ids import Nanos, Peer, RequestId, Role
 from lmpool.core.ingress import Ingress
 from lmpool.core.messages.ingress_control import BookingsOffered
 from lmpool.core.messages.ingress_worker import Submit
@@ -66,6 +66,11 @@ class IngressChecks:
         assert choices == table.choices
         assert len(deadlines) <= len(table)
         assert sum(map(len, table._at.values())) == sum(request.worker is not None for request in table)
+
+    def is_at(self, request: RequestId, worker: Peer) -> bool:
+        """Whether the request is or may still be there."""
+        found = self._machine._requests.get(request.counter)
+        return found is not None and found.worker == worker
 
     @property
     def is_at_rest(self) -> bool:

@@ -145,6 +145,11 @@ class Link:
         return self._dialler, self._listener
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether both ends have joined and have heard all that was said."""
+        return self.is_up and self._is_answered and not self.there.waiting and not self.back.waiting
+
+    @property
     def is_over(self) -> bool:
         return self.there.is_over and self.back.is_over
 

@@ -11,7 +11,7 @@ from lmpool.core.plan import BatchPlan
 from lmpool.sim.swarm.checks import Checks
 from lmpool.sim.swarm.client import Client
 from lmpool.sim.swarm.clientele import Clientele
-from lmpool.sim.swarm.cluster import AnyMachine, Cluster
+from lmpool.sim.swarm.cluster import CONTROL, AnyMachine, Cluster
 from lmpool.sim.swarm.faults import Faults
 from lmpool.sim.swarm.knobs import Knobs, draw_knobs
 from lmpool.sim.swarm.narrative import Narrative
@@ -22,6 +22,8 @@ DRAIN_NS = 120 * SECOND
 """Longest time, once everything is healed, until all requests have ended."""
 REST_NS = 10 * SECOND
 """And until nothing is left of them."""
+AGREE_EVERY = 16
+"""Events from one comparison of the ends of quiet links to the next."""
 EVENTS_MAX = 60_000
 
 
@@ -113,7 +115,16 @@ class Run:
     def _advance(self) -> None:
         assert self.timeline.advance(), "nothing will ever happen again"
         self.checks.settled()
+        if self.checks.events % AGREE_EVERY == 0:
+            self._compare()
         assert self.checks.events < EVENTS_MAX, "it does not come to rest"
+
+    def _compare(self) -> None:
+        control = self.cluster.nodes.get(CONTROL)
+        if control is None:
+            return
+        quiet = [(link.ends[0].peer, link.ends[1].peer) for link in self.cluster.links if link.is_quiet]
+        self.checks.agree(control.peer, lambda one, other: (one, other) in quiet or (other, one) in quiet)
 
     def _until(self, span: int, is_so: Callable[[], bool], complaint: str) -> None:
         end = self.timeline.now + span

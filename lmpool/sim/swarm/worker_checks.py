@@ -30,6 +30,8 @@ class WorkerChecks:
         self._ended: dict[tuple[RequestId, int], None] = {}
         self._told: dict[bytes, None] | None = None
         """Hashes in the reports so far; None before the first full one to the present control."""
+        self._told_live: dict[RequestId, None] = {}
+        """Requests that are live by the reports so far."""
 
     def after(self, now: Nanos, event: object, effects: list[object]) -> None:
         pool = self._machine._execution.pool
@@ -54,6 +56,10 @@ class WorkerChecks:
     @property
     def residents(self) -> bytes:
         return self._machine._execution.pool.residents()
+
+    def has(self, request: RequestId) -> bool:
+        """Live, or ended since the last report."""
+        return request in self._machine._live or request in self._machine._reporter._ended
 
     @property
     def is_at_rest(self) -> bool:
@@ -111,10 +117,15 @@ class WorkerChecks:
                 self._check_tokens(peer, message)
             case Report(added=added, removed=removed):
                 self._take_report(added, removed)
+                self._told_live.update(dict.fromkeys(message.accepted))
+                for request in message.ended:
+                    self._told_live.pop(request, None)
+                assert self._told_live.keys() == self._machine._live.keys(), "its report tells of other requests"
             case FullReport(hashes=hashes, part=part):
                 if part == 0:
                     self._told = {}
                 self._take_report(hashes, b"")
+                self._told_live = dict.fromkeys(message.requests)
             case Ended(request=request, attempt=attempt):
                 assert (request, attempt) not in self._ended, f"{request} attempt {attempt} ends twice"
                 self._ended[request, attempt] = None
