@@ -33,6 +33,7 @@ BENCHES = {
     "decision": "lmpool.bench.decision_table",
     "engine": "lmpool.bench.engine",
     "locality": "lmpool.bench.locality",
+    "routing": "lmpool.bench.routing",
 }
 SIMULATE = "lmpool.bench.simulate"
 """Reads its own flags, as each measurement does."""

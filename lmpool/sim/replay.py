@@ -74,6 +74,13 @@ class Replay:
             assert advanced, "requests are open and nothing will happen"
         return front.closed < total
 
+    def advance_to(self, at_ns: Nanos) -> None:
+        """Until then, from the beginning of the trace, or until all requests have ended."""
+        front, timeline, total = self.front, self._timeline, len(self._trace.requests)
+        until = BEGIN_NS + at_ns
+        while front.closed < total and timeline.next_at is not None and timeline.next_at <= until:
+            timeline.advance()
+
     def figures(self) -> Replayed:
         front, trace = self.front, self._trace
         whole = [(number, times) for number, times in enumerate(front.times) if times.ended_ns >= 0]

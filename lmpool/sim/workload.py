@@ -81,7 +81,7 @@ def _agent_sessions(draft: _Draft) -> None:
         for _ in range(TURNS - 1):
             tool = draft.happens(0.5)
             part = draft.fresh(draft.between((256, 3_000) if tool else (32, 256)))
-            pause = draft.pause(2.0, 20.0) if tool else draft.pause(10.0, 60.0)
+            pause = draft.pause(1.0, 10.0) if tool else draft.pause(4.0, 20.0)
             last = draft.follow(last, pause, draft.between((64, 512)), part)
 
 

@@ -1,0 +1,181 @@
+"""`lmpool bench routing`: every policy on workloads of many kinds, at loads that mean the same for each.
+
+Runs are written as they end, one JSON line each; the same command goes on where it was interrupted, or prints what is
+there. `specs/workloads.md` says what cells and loads are.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import TypeAlias
+
+import attrs
+from tqdm import tqdm
+
+from lmpool.bench.routing_cells import CELLS, CONVERSATION, Cell, is_sustained, load, saturation
+from lmpool.bench.routing_table import Measured, report
+from lmpool.bench.simulate import each_once
+from lmpool.core.route import POLICIES
+from lmpool.sim.replay import replay
+from lmpool.sim.trace import TraceError
+
+LOADS = (0.3, 0.6, 0.8, 0.9)
+SEEDS = 5
+REQUESTS = 3_000
+
+
+@attrs.frozen
+class Job:
+    """One run, or the search for a cell's saturation if there is no policy."""
+
+    cell: str
+    requests: int
+    load: float
+    rate: float
+    seed: int
+    policy: str
+
+    @property
+    def key(self) -> "Key":
+        return self.cell, self.requests, self.load, self.seed, self.policy
+
+
+Key: TypeAlias = tuple[str, int, float, int, str]
+SEARCH = ""
+
+
+class ResultsError(Exception):
+    """One line: what is wrong with a file of results."""
+
+
+class Results:
+    """What was measured so far, in memory and as lines of a file."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Raises ResultsError."""
+        self._path = path
+        self.saturations: dict[tuple[str, int], float] = {}
+        self.runs: dict[Key, Measured] = {}
+        if path is not None and path.exists():
+            for number, line in enumerate(path.read_text().splitlines(), start=1):
+                self._read(number, line)
+
+    def _read(self, number: int, line: str) -> None:
+        try:
+            fields = json.loads(line)
+            if fields["kind"] == "saturation":
+                self.saturations[fields["cell"], fields["requests"]] = fields["rate"]
+            else:
+                job, figures = Job(**fields["job"]), fields["figures"]
+                self.runs[job.key] = Measured(job.cell, job.load, job.seed, job.policy, figures)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ResultsError(f"{self._path}:{number}: no result of this command ({error!r})") from error
+
+    def add_saturation(self, job: Job, rate: float) -> None:
+        self.saturations[job.cell, job.requests] = rate
+        self._write({"kind": "saturation", "cell": job.cell, "requests": job.requests, "rate": rate})
+
+    def add_run(self, job: Job, figures: dict[str, object]) -> None:
+        self.runs[job.key] = Measured(job.cell, job.load, job.seed, job.policy, figures)
+        self._write({"kind": "run", "job": attrs.asdict(job), "figures": figures})
+
+    def _write(self, fields: dict[str, object]) -> None:
+        """Whole lines only: an interruption loses at most what was not written."""
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(fields) + "\n")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 2 for wrong usage."""
+    given = _parser().parse_args(arguments)
+    try:
+        results = Results(given.json)
+        cells = [CELLS[name] for name in given.cells or _possible(given.trace)]
+        if not given.report:
+            _measure(given, cells, results)
+    except (ResultsError, TraceError) as error:
+        print(f"lmpool bench routing: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("lmpool bench routing: interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    wanted = [run for run in results.runs.values() if run.cell in [cell.name for cell in cells]]
+    print("\n".join(report(wanted)))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "lmpool bench routing",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--cells", nargs="+", choices=tuple(CELLS), metavar="CELL", help=f"of {', '.join(CELLS)}")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help=f"of the cell {CONVERSATION}")
+    parser.add_argument("--policies", nargs="+", choices=tuple(POLICIES), metavar="NAME", help="(default: each once)")
+    parser.add_argument("--loads", nargs="+", type=float, default=list(LOADS), metavar="X", help="of saturation")
+    parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="1 to N (default %(default)s)")
+    parser.add_argument("--requests", type=int, default=REQUESTS, metavar="N", help="of a run (default %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="lines of results: added to, and gone on from")
+    parser.add_argument("--report", action="store_true", help="run nothing; print what --json has")
+    return parser
+
+
+def _possible(trace: Path | None) -> list[str]:
+    return [name for name in CELLS if trace is not None or name != CONVERSATION]
+
+
+def _measure(given: argparse.Namespace, cells: Sequence[Cell], results: Results) -> None:
+    """Searches first, as their rates are needed; then runs, those of one load together."""
+    with ProcessPoolExecutor(given.jobs) as processes:
+        searches = [
+            Job(cell.name, given.requests, 1.0, cell.guess, 0, SEARCH)
+            for cell in cells
+            if (cell.name, given.requests) not in results.saturations
+        ]
+        for search, rate in _ended(processes, searches, given.trace, "saturation"):
+            assert isinstance(rate, float)
+            results.add_saturation(search, rate)
+        jobs = [job for job in _jobs(given, cells, results) if job.key not in results.runs]
+        for job, figures in _ended(processes, jobs, given.trace, "runs"):
+            assert isinstance(figures, dict)
+            results.add_run(job, figures)
+
+
+def _jobs(given: argparse.Namespace, cells: Sequence[Cell], results: Results) -> Iterator[Job]:
+    for cell in cells:
+        rate = results.saturations[cell.name, given.requests]
+        for share in given.loads:
+            for seed in range(1, given.seeds + 1):
+                for policy in given.policies or each_once():
+                    yield Job(cell.name, given.requests, share, share * rate, seed, policy)
+
+
+def _ended(
+    processes: ProcessPoolExecutor, jobs: Sequence[Job], trace: Path | None, about: str
+) -> Iterator[tuple[Job, float | dict[str, object]]]:
+    futures: dict[Future[float | dict[str, object]], Job] = {processes.submit(perform, job, trace): job for job in jobs}
+    try:
+        for future in tqdm(
+            as_completed(futures), total=len(futures), desc=about, unit="run", delay=2, disable=not jobs
+        ):
+            yield futures[future], future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def perform(job: Job, trace: Path | None) -> float | dict[str, object]:
+    """In a process of its own: the rate of a search, or the figures of a run. Raises TraceError."""
+    cell = CELLS[job.cell]
+    if job.policy == SEARCH:
+        return saturation(job.rate, lambda rate: is_sustained(cell, trace, job.requests, rate))
+    ready = load(cell, trace, job.requests, job.rate, job.seed)
+    figures = replay(ready.trace, ready.prompts, cell.rack, job.policy, job.seed)
+    return {"fingerprint": ready.trace.fingerprint, **attrs.asdict(figures)}

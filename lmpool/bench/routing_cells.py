@@ -1,0 +1,150 @@
+"""What routing is measured on: workloads and clusters by name, and the rate that each can bear.
+
+`specs/workloads.md` has the table of cells and what saturation means.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+
+import attrs
+
+from lmpool.core.ids import SECOND, Nanos, Rank
+from lmpool.core.limits import DECISIONS_KEPT
+from lmpool.sim.prompts import Prompts
+from lmpool.sim.rack import BEGIN_NS, RackSettings
+from lmpool.sim.replay import Replay, make_prompts
+from lmpool.sim.step_time import ACCELERATOR_DEFAULT, named_rates
+from lmpool.sim.trace import Trace, TraceError, at_speed, jittered, window
+from lmpool.sim.trace_formats import read_trace
+from lmpool.sim.workload import make_workload
+
+CONVERSATION = "conversation"
+SATURATION_SEED = 0
+SATURATION_POLICIES = ("session-bounded", "longest-prefix", "dynamo-64")
+KEPT_UP_SHARE = 0.95
+"""Ended over arrived requests, in the second half of the arrivals."""
+STRIDE = 1.4
+BRACKET = 1.03
+"""The search ends when its two sides are within this factor."""
+RATE_RANGE = (1e-3, 1e4)
+
+
+@attrs.frozen
+class Cell:
+    name: str
+    workload: str
+    """Empty: the recorded trace."""
+    guess: float
+    """Where the search for its saturation begins: arrivals a second, or times the recorded speed."""
+    kv_blocks: int
+    block_size: int
+    slow: tuple[tuple[Rank, float], ...]
+    cold: tuple[tuple[Rank, Nanos], ...]
+
+    @property
+    def rack(self) -> RackSettings:
+        return RackSettings(
+            replicas=8,
+            kv_blocks=self.kv_blocks,
+            block_size=self.block_size,
+            step_tokens=2_048,
+            sequences=256,
+            rates=named_rates(ACCELERATOR_DEFAULT),
+            slow=self.slow,
+            cold=self.cold,
+            streak_max=10_000,
+            decisions_kept=DECISIONS_KEPT,
+        )
+
+
+def _made(name: str, workload: str, guess: float) -> Cell:
+    return Cell(name, workload, guess, 6_250, 64, (), ())
+
+
+CELLS: dict[str, Cell] = {
+    cell.name: cell
+    for cell in (
+        Cell(CONVERSATION, "", 4.0, 2_000, 512, (), ()),
+        _made("agent-sessions", "agent-sessions", 3.0),
+        _made("hot-session-skew", "hot-session-skew", 60.0),
+        _made("long-decode", "long-decode", 25.0),
+        _made("single-turn", "single-turn", 30.0),
+        _made("one-system-prompt", "one-system-prompt", 110.0),
+        _made("few-long", "few-long", 60.0),
+        _made("sibling-bursts", "sibling-bursts", 3.5),
+        attrs.evolve(_made("slow-rank", "agent-sessions", 2.8), slow=((Rank(0), 2.0),)),
+        attrs.evolve(_made("cold-join", "agent-sessions", 3.0), cold=((Rank(7), Nanos(30 * SECOND)),)),
+    )
+}
+
+
+@attrs.frozen
+class Load:
+    """Requests to come, and their prompts."""
+
+    trace: Trace
+    prompts: Prompts
+
+
+@lru_cache(maxsize=1)
+def _recorded(path: Path) -> Trace:
+    return read_trace(path, None)
+
+
+@lru_cache(maxsize=2)
+def load(cell: Cell, recorded: Path | None, requests: int, rate: float, seed: int) -> Load:
+    """Raises TraceError. Runs of one load in one process share its prompts."""
+    if cell.workload:
+        trace = make_workload(cell.workload, requests, rate, seed)
+    elif recorded is None:
+        raise TraceError(f"the cell {cell.name} needs a trace: --trace FILE")
+    else:
+        whole = _recorded(recorded)
+        start = Random(seed).randint(0, max(len(whole.requests) - requests, 0))
+        trace = at_speed(jittered(window(whole, start, requests), seed), rate)
+    return Load(trace, make_prompts(trace, cell.block_size))
+
+
+def keeps_up(replay: Replay, span_ns: int) -> bool:
+    """Of a run up to its last open-loop arrival, after `span_ns`."""
+    begin, end = BEGIN_NS + span_ns // 2, BEGIN_NS + span_ns
+    times = replay.front.times
+    arrived = sum(begin <= request.arrived_ns < end for request in times)
+    ended = sum(begin <= request.ended_ns < end for request in times)
+    return ended >= KEPT_UP_SHARE * arrived
+
+
+def is_sustained(cell: Cell, recorded: Path | None, requests: int, rate: float) -> bool:
+    """By any of the known policies. Raises TraceError."""
+    ready = load(cell, recorded, requests, rate, SATURATION_SEED)
+    span_ns = Nanos(ready.trace.span_ns)
+    for policy in SATURATION_POLICIES:
+        replay = Replay(ready.trace, ready.prompts, cell.rack, policy, SATURATION_SEED)
+        replay.advance_to(span_ns)
+        if keeps_up(replay, span_ns):
+            return True
+    return False
+
+
+def saturation(guess: float, sustains: Callable[[float], bool]) -> float:
+    """The highest rate that is sustained, within `BRACKET`. Raises TraceError if there is none, or no end of them."""
+    low, high = guess, guess
+    if sustains(guess):
+        while low == high or sustains(high):
+            low, high = high, high * STRIDE
+            if high > RATE_RANGE[1]:
+                raise TraceError(f"every rate up to {RATE_RANGE[1]:g} is sustained")
+    else:
+        while low == high or not sustains(low):
+            low, high = low / STRIDE, low
+            if low < RATE_RANGE[0]:
+                raise TraceError(f"no rate down to {RATE_RANGE[0]:g} is sustained")
+    while high / low > BRACKET:
+        middle = (low * high) ** 0.5
+        if sustains(middle):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,115 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmpool import cli
+from lmpool.bench.routing_cells import CELLS
+from lmpool.bench.routing_table import OURS, Measured, entries, geometric_mean, ratios, report
+
+SMALL = [
+    "--cells", "one-system-prompt", "--policies", "default", "least-loaded", "--loads", "0.5", "--seeds", "2",
+    "--requests", "30",
+]  # fmt: skip
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(["bench", "routing", *arguments])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def _written(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_runs_are_written_as_lines_and_an_interrupted_matrix_goes_on(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "runs.jsonl"
+    known = {"kind": "saturation", "cell": "one-system-prompt", "requests": 30, "rate": 40.0}
+    path.write_text(json.dumps(known) + "\n")
+    code, out, _ = _run(capsys, *SMALL, "--json", str(path))
+    assert code == 0
+    lines = _written(path)
+    assert [line["kind"] for line in lines] == ["saturation", *["run"] * 4]
+    assert all(line["job"]["rate"] == 20.0 for line in lines[1:])
+    assert {(line["job"]["seed"], line["job"]["policy"]) for line in lines[1:]} == {
+        (seed, policy) for seed in (1, 2) for policy in ("default", "least-loaded")
+    }
+    assert len({line["figures"]["fingerprint"] for line in lines[1:]}) == 2, "policies share the requests of a seed"
+
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]))
+    code, again, _ = _run(capsys, *SMALL, "--json", str(path))
+    assert (code, again) == (0, out)
+    assert _written(path)[:-1] == lines[:-1]
+    assert _written(path)[-1] == lines[-1]
+
+
+def test_a_saturation_that_is_not_known_is_searched_once(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmpool.bench.routing.saturation", lambda guess, sustains: guess / 2)
+    path = tmp_path / "runs.jsonl"
+    for _ in range(2):
+        assert _run(capsys, *SMALL, "--seeds", "1", "--json", str(path))[0] == 0
+    rates = [line["rate"] for line in _written(path) if line["kind"] == "saturation"]
+    assert rates == [CELLS["one-system-prompt"].guess / 2]
+
+
+def test_a_report_runs_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = _run(capsys, *SMALL, "--report", "--json", str(tmp_path / "none.jsonl"))
+    assert code == 0
+    assert out.startswith("nothing to compare yet: 0 runs")
+    assert not (tmp_path / "none.jsonl").exists()
+
+
+def test_a_file_of_something_else_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_text('{"hello": 1}\n')
+    code, _, err = _run(capsys, *SMALL, "--json", str(path))
+    assert code == 2
+    assert "runs.jsonl:1: no result of this command" in err
+
+
+def _measured(policy: str, seed: int, value: float, cell: str = "one", load: float = 0.5) -> Measured:
+    spread = {"mean": value, "p99": 3 * value}
+    return Measured(cell, load, seed, policy, {"ttft_s": spread, "e2e_s": {"mean": 10.0, "p99": 20.0}})
+
+
+def test_an_entry_is_held_against_the_best_known_policy_of_that_entry() -> None:
+    runs = [
+        _measured(OURS, 1, 1.0),
+        _measured(OURS, 2, 2.0),
+        _measured("a", 1, 1.0),
+        _measured("a", 2, 1.0),
+        _measured("b", 1, 4.0),
+        _measured("b", 2, 4.0),
+        _measured(OURS, 1, 1.0, cell="two"),
+        _measured("a", 1, 9.0, cell="two"),
+        _measured("b", 1, 2.0, cell="two"),
+    ]
+    found = entries(runs)
+    assert found["one", 0.5, "ttft mean"] == {OURS: 1.5, "a": 1.0, "b": 4.0}
+    ours = ratios(found, OURS)
+    assert ours["one", 0.5, "ttft mean"] == 1.5
+    assert ours["two", 0.5, "ttft p99"] == 0.5
+    assert ours["two", 0.5, "e2e mean"] == 1.0
+    assert ratios(found, "a")["two", 0.5, "ttft mean"] == 4.5
+
+
+def test_only_seeds_that_every_policy_has_count() -> None:
+    runs = [_measured(OURS, 1, 1.0), _measured(OURS, 2, 100.0), _measured("a", 1, 2.0), _measured("a", 3, 100.0)]
+    assert entries(runs)["one", 0.5, "ttft mean"] == {OURS: 1.0, "a": 2.0}
+    assert entries([_measured(OURS, 1, 1.0), _measured("a", 2, 1.0)]) == {}
+
+
+def test_a_report_lists_what_is_above_its_bound_and_ranks_policies() -> None:
+    runs = [_measured(OURS, 1, 1.15), _measured("a", 1, 1.0), _measured("b", 1, 8.0)]
+    lines = report(runs)
+    assert "1 of 4 entries above 1.1 (means) or 1.2 (p99)" in lines
+    assert any(line.startswith("  one 0.5 ttft mean: 1.150 (1.150 s; a 1.000 s)") for line in lines)
+    ranking = lines[lines.index("each policy over the best known one, geometric means over the entries") + 2 :][:3]
+    assert [line.split()[0] for line in ranking] == ["a", OURS, "b"]
+    assert ranking[1].split()[1] == f"{geometric_mean([1.15, 1.15, 1.0, 1.0]):.3f}"
