@@ -1,0 +1,228 @@
+"""`tools/chaos`: real processes under a mixed load, killed and stopped at random, every answer checked.
+
+Exits 0 if no answer was wrong, none was lost, nothing is left behind and no process ended of its own accord.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import httpx
+from tqdm import tqdm
+
+from lmpool.bench.chaos_answer import differences
+from lmpool.bench.chaos_client import ChaosClient
+from lmpool.bench.chaos_leaks import (
+    Leaks,
+    grown,
+    held,
+    left_folders,
+    left_processes,
+    quiet_descriptors,
+    shared_segments,
+    total,
+)
+from lmpool.bench.chaos_load import Known, Load
+from lmpool.bench.chaos_model import write_byte_folder
+from lmpool.bench.chaos_plan import draw_plan
+from lmpool.bench.chaos_question import PLAIN, Form, Question, draw_questions
+from lmpool.bench.chaos_reference import reference_differences
+from lmpool.bench.chaos_report import Report, report_document, report_lines
+from lmpool.bench.chaos_server import ChaosServer, ServerError
+from lmpool.bench.chaos_soak import Sample, keep_sampling, trends
+from lmpool.bench.chaos_strikes import Striker
+from lmpool.bench.chaos_tally import Tally
+
+STEP_NS = 5_000_000
+QUESTIONS = 120
+LEARNERS = 8
+"""Requests at a time while the answers are learned."""
+FLAGS = ("--silence-seconds", "6", "--requests", "72", "--sequences", "16", "--waiting-requests", "16")
+BYTE_MODEL_FLAGS = ("--kv-blocks", "192", "--step-tokens", "256")
+"""Small enough for chunks, preemption, reclaiming and refusals."""
+RECOVERY_S = 60.0
+BAR = "{n:.0f} of {total:.0f} s: {postfix}"
+LINE_S = {True: 1.0, False: 15.0}
+"""Between two lines of progress, on a terminal and elsewhere."""
+LOGPROB_TOLERANCE = 2e-3
+"""Of real models, whose sums depend a little on what else is in a batch."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = _parser().parse_args(arguments)
+    try:
+        report = asyncio.run(_chaos(given))
+    except ServerError as error:
+        print(error, file=sys.stderr)
+        return 1
+    document = json.dumps(report_document(report), indent=1)
+    if given.json is not None and str(given.json) != "-":
+        given.json.write_text(document + "\n")
+    print("\n".join(report_lines(report)), file=sys.stderr if str(given.json) == "-" else sys.stdout)
+    if str(given.json) == "-":
+        print(document)
+    return 1 if report.faults else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("tools/chaos", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--minutes", type=float, default=2.0, metavar="M", help="how long the load lasts")
+    parser.add_argument("--replicas", type=int, default=3, metavar="N")
+    parser.add_argument("--clients", type=int, default=16, metavar="N", help="requests at a time, besides bursts")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of requests and strikes")
+    parser.add_argument("--kills", type=int, default=1 << 30, metavar="N", help="most strikes; 0: a soak")
+    parser.add_argument("--model", metavar="MODEL", help="a real one; without it one of exact integers")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well; - is the output")
+    return parser
+
+
+async def _chaos(given: argparse.Namespace) -> Report:
+    with tempfile.TemporaryDirectory(prefix="lmpool-chaos-") as temporary:
+        folder = Path(temporary)
+        model = given.model or str(write_byte_folder(folder / "byte-model", STEP_NS))
+        flags = [model, "--replicas", str(given.replicas), *FLAGS, *(() if given.model else BYTE_MODEL_FLAGS)]
+        segments = shared_segments()
+        server = ChaosServer(folder, flags)
+        try:
+            await server.start()
+            report = await _measure(server, given)
+        finally:
+            server.close()
+        if report.faults:
+            print(server.last_lines(), file=sys.stderr)
+        left = len(shared_segments() - segments)
+        return attrs.evolve(report, leaks=attrs.evolve(report.leaks, segments=report.leaks.segments + left))
+
+
+async def _measure(server: ChaosServer, given: argparse.Namespace) -> Report:
+    """The whole story of a server that is up, to its end."""
+    watching = asyncio.create_task(server.watch())
+    known = await _learn(server, given)
+    before = await quiet_descriptors(server, None)
+    tally, striker, samples = Tally(), Striker(server, given.replicas), list[Sample]()
+    began = time.monotonic()
+    ends = began + given.minutes * 60
+    sampling = asyncio.create_task(keep_sampling(server, began, max(1.0, given.minutes * 60 / 120), samples))
+    showing = asyncio.create_task(_show(tally, striker, given.minutes * 60))
+    client = ChaosClient(server, known.model, known.logprob_tolerance)
+    plan = draw_plan(given.minutes * 60, given.seed, given.kills)
+    load = Load(client, known.answers, given.seed, tally)
+    await asyncio.gather(load.run(given.clients, ends), striker.run(plan, began, ends))
+    seconds = time.monotonic() - began
+    await client.close()
+    await _recovered(server, given.replicas)
+    sampling.cancel()
+    showing.cancel()
+    blocks, sequences = await held(server)
+    after = await quiet_descriptors(server, before)
+    resumed = total(await server.metrics(), "lmpool_resumed_prompts_total")
+    watching.cancel()
+    await asyncio.gather(watching, sampling, showing, return_exceptions=True)
+    code = await server.end()
+    leaks = Leaks(
+        blocks=blocks,
+        sequences=sequences,
+        segments=after.segments,
+        descriptors=grown(after, before),
+        processes=len(left_processes(server)),
+        folders=left_folders(server),
+    )
+    return Report(
+        seconds=seconds,
+        seed=given.seed,
+        tally=tally,
+        strikes=striker.done,
+        skipped=striker.skipped,
+        kills=striker.processes,
+        crashes=[f"{death.name} after {death.at - began:.1f} s" for death in server.deaths if not death.is_expected],
+        leaks=leaks,
+        exit_code=code,
+        resumed=resumed,
+        samples=samples,
+        trends=[] if plan else trends(samples),
+    )
+
+
+@attrs.frozen
+class _Lesson:
+    """What is known of a server before anything disturbs it."""
+
+    model: str
+    answers: Sequence[Known]
+    logprob_tolerance: float
+
+
+async def _learn(server: ChaosServer, given: argparse.Namespace) -> _Lesson:
+    """Every question whole and as a stream, which must agree, and with the integer model's own answer.
+
+    Raises ServerError.
+    """
+    models = await server.document("/v1/models")
+    if models is None:
+        raise ServerError(f"the server does not name its model\n{server.last_lines()}")
+    model = models["data"][0]["id"]
+    tolerance = 0.0 if given.model is None else LOGPROB_TOLERANCE
+    with_chat = given.model is None or "chat on" in server.log()
+    questions = draw_questions(QUESTIONS, given.seed, with_chat=with_chat)
+    client, turns = ChaosClient(server, model, tolerance), asyncio.Semaphore(LEARNERS)
+    progress = tqdm(total=len(questions), desc="learning the answers", mininterval=_line_s())
+
+    async def learn(question: Question) -> Known:
+        async with turns:
+            answer = await client.answer(question, PLAIN)
+            stream = await client.answer(question, attrs.evolve(PLAIN, is_stream=True))
+            found = differences(stream, answer, tolerance)
+            if given.model is None:
+                found += reference_differences(question, await _tokens(server, question), answer)
+            if found:
+                raise ServerError(f"undisturbed, question {question.number} {question.fields}: {'; '.join(found)}")
+            progress.update()
+            return Known(question, answer)
+
+    with progress:
+        known = await asyncio.gather(*(learn(question) for question in questions))
+    await client.close()
+    return _Lesson(model, known, tolerance)
+
+
+async def _tokens(server: ChaosServer, question: Question) -> Sequence[int]:
+    """Of the prompt, as the server itself tells them."""
+    name = "messages" if question.form is Form.CHAT else "prompt"
+    async with httpx.AsyncClient() as client:
+        answer = await client.post(server.url + "/tokenize", json={name: question.fields[name]})
+    tokens: Sequence[int] = answer.json()["tokens"]
+    return tokens
+
+
+async def _recovered(server: ChaosServer, replicas: int) -> None:
+    """Every replica serves again. Raises ServerError."""
+    until = time.monotonic() + RECOVERY_S
+    while time.monotonic() < until:
+        if len(await server.live_ranks()) == replicas:
+            return
+        await asyncio.sleep(0.2)
+    raise ServerError(f"not every replica serves again\n{server.last_lines()}")
+
+
+async def _show(tally: Tally, striker: Striker, seconds: float) -> None:
+    """A line of progress, until cancelled."""
+    began = time.monotonic()
+    with tqdm(total=seconds, bar_format=BAR, mininterval=_line_s()) as bar:
+        while True:
+            bar.set_postfix_str(f"{tally.line()}, {striker.done.total()} strikes", refresh=False)
+            bar.update(min(time.monotonic() - began, seconds) - bar.n)
+            await asyncio.sleep(1)
+
+
+def _line_s() -> float:
+    return LINE_S[sys.stderr.isatty()]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
