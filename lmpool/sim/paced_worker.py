@@ -11,7 +11,7 @@ import attrs
 
 from lmpool.core.effects import RunStep, Send, WorkerEffect
 from lmpool.core.events import StepCompleted, StepsCompleted, Tick, WorkerEvent
-from lmpool.core.ids import Nanos
+from lmpool.core.ids import Nanos, Slot
 from lmpool.core.plan import BatchPlan, StepResult
 from lmpool.core.rates import Rates
 from lmpool.core.worker import Worker
@@ -23,7 +23,8 @@ from lmpool.sim.trace import END_TOKEN
 class _Streak:
     """The running step, and those that will follow it with the same rows if nothing happens."""
 
-    plan: BatchPlan
+    result: StepResult
+    """Of the running step, if it ends alone."""
     ends_ns: list[Nanos]
 
 
@@ -65,13 +66,13 @@ class PacedWorker:
     def _elapse(self, now: Nanos, sends: list[Send]) -> None:
         """Steps that have ended by now."""
         while self._running is not None and self._running.ends_ns[0] <= now:
-            plan, ends_ns = self._running.plan, self._running.ends_ns
-            self._running = None
+            running, self._running = self._running, None
+            ends_ns = running.ends_ns
             if len(ends_ns) == 1:
-                self._tell(ends_ns[0], StepCompleted(self._result(plan)), sends)
+                self._tell(ends_ns[0], StepCompleted(running.result), sends)
             else:
                 ended = tuple([end_ns for end_ns in ends_ns if end_ns <= now])
-                tokens = tuple([(self._answers[row.slot],) * len(ended) for row in plan.rows])
+                tokens = tuple([(token,) * len(ended) for token in running.result.tokens])
                 self._tell(ended[-1], StepsCompleted(ended, tokens), sends)
 
     def _tell(self, now: Nanos, event: WorkerEvent, sends: list[Send]) -> None:
@@ -89,44 +90,29 @@ class PacedWorker:
             number = start.sampling.seed
             self._last_inputs[start.slot] = start.prompt_tokens + self._outputs[number] - 1
             self._answers[start.slot] = filler(number)
-        rates = self._rates
+        rates, last_inputs, answers = self._rates, self._last_inputs, self._answers
+        slots: list[Slot] = []
+        sampled: list[int] = []
         prefill = pairs = decode = context = 0
-        for row in plan.rows:
-            count = len(row.tokens)
+        before_end = self._streak_max
+        for slot, begin, tokens, _, _, samples, _, _ in plan.rows:
+            count = len(tokens) or 1
             if count > 1:
                 prefill += count
-                pairs += count * row.start + count * (count - 1) // 2
+                pairs += count * begin + count * (count - 1) // 2
             else:
                 decode += 1
-                context += row.start
-        fixed = rates.step + rates.prefill * prefill + rates.prefill_context * pairs + rates.decode * decode
-        end_ns = Nanos(now + round(fixed + rates.decode_context * context))
-        ends_ns = [end_ns]
-        for _ in range(1, 1 if prefill else self._streak(plan)):
-            context += decode
-            end_ns = Nanos(end_ns + round(fixed + rates.decode_context * context))
-            ends_ns.append(end_ns)
-        self._running = _Streak(plan, ends_ns)
-
-    def _streak(self, plan: BatchPlan) -> int:
-        """Steps that may go into one event: none of them samples an end token."""
-        if self._streak_max == 1:
-            return 1
-        most = min(self.worker.streak(), self._streak_max)
-        if most <= 1:
-            return 1
-        last_inputs = self._last_inputs
-        before_end = min([last_inputs[row.slot] - row.start - 1 for row in plan.rows])
-        return max(1, min(most, before_end))
-
-    def _result(self, plan: BatchPlan) -> StepResult:
-        last_inputs, answers = self._last_inputs, self._answers
-        slots = []
-        tokens = []
-        for row in plan.rows:
-            if row.samples:
-                slot = row.slot
+                context += begin
+            if samples:
+                left = last_inputs[slot] - begin - count
+                before_end = min(before_end, left)
                 slots.append(slot)
-                is_last = row.start + (len(row.tokens) or 1) == last_inputs[slot]
-                tokens.append(END_TOKEN if is_last else answers[slot])
-        return StepResult(plan.step, tuple(slots), tuple(tokens), (None,) * len(slots), ())
+                sampled.append(answers[slot] if left else END_TOKEN)
+        result = StepResult(plan.step, tuple(slots), tuple(sampled), (None,) * len(slots), ())
+        fixed = rates.step + rates.prefill * prefill + rates.prefill_context * pairs + rates.decode * decode
+        ends_ns = [Nanos(now + round(fixed + rates.decode_context * context))]
+        if not prefill and before_end > 1:
+            for _ in range(1, min(self.worker.streak(), before_end)):
+                context += decode
+                ends_ns.append(Nanos(ends_ns[-1] + round(fixed + rates.decode_context * context)))
+        self._running = _Streak(result, ends_ns)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import attrs
 
-from lmpool.core.ids import Nanos
-from lmpool.core.plan import BatchPlan
 from lmpool.core.rates import Rates
 
 RATE_NAMES = ("step", "prefill", "prefill_context", "decode", "decode_context")
@@ -102,18 +100,3 @@ def read_profile(path: Path) -> Rates:
 def slowed(rates: Rates, factor: float) -> Rates:
     """Of a rank that takes `factor` times as long for everything."""
     return Rates(*(rate * factor for rate in attrs.astuple(rates)))
-
-
-def step_ns(rates: Rates, plan: BatchPlan) -> Nanos:
-    """A row of one token counts as a decode."""
-    prefill = pairs = decode = context = 0
-    for row in plan.rows:
-        count = len(row.tokens)
-        if count > 1:
-            prefill += count
-            pairs += count * row.start + count * (count - 1) // 2
-        else:
-            decode += 1
-            context += row.start
-    cost = rates.step + rates.prefill * prefill + rates.prefill_context * pairs
-    return Nanos(round(cost + rates.decode * decode + rates.decode_context * context))

@@ -5,8 +5,6 @@ from pathlib import Path
 import attrs
 import pytest
 
-from lmpool.core.ids import BlockId, Slot, StepNumber
-from lmpool.core.plan import BatchPlan, Row
 from lmpool.core.rates import Rates
 from lmpool.core.step_cost import StepWork, predict
 from lmpool.sim.step_time import (
@@ -16,7 +14,6 @@ from lmpool.sim.step_time import (
     named_rates,
     read_profile,
     slowed,
-    step_ns,
 )
 from tests.specs.tables import read_rows
 
@@ -51,22 +48,9 @@ def test_a_token_of_llama_has_128_kib_of_keys_and_values() -> None:
     assert ACCELERATORS[ACCELERATOR_DEFAULT][1].kv_bytes == 131_072
 
 
-def _row(start: int, count: int) -> Row:
-    tokens = tuple(range(count)) if count > 1 else ()
-    return Row(Slot(start), start, tokens, (BlockId(0),), True, True, 0.0, False)
-
-
-def test_a_step_lasts_what_the_machines_predict_of_its_work() -> None:
-    rates = named_rates(ACCELERATOR_DEFAULT)
-    plan = BatchPlan(StepNumber(1), (), (), (_row(100, 1), _row(250, 1), _row(40, 16)))
-    work = StepWork(16, 16 * 40 + 16 * 15 // 2, 2, 350)
-    assert step_ns(rates, plan) == round(predict(rates, work))
-
-
 def test_a_slowed_rank_takes_its_factor_for_any_step() -> None:
-    rates = named_rates(ACCELERATOR_DEFAULT)
-    plan = BatchPlan(StepNumber(1), (), (), (_row(100, 1), _row(40, 16)))
-    assert step_ns(slowed(rates, 2.0), plan) == pytest.approx(2 * step_ns(rates, plan), abs=1)
+    rates, work = named_rates(ACCELERATOR_DEFAULT), StepWork(16, 760, 2, 350)
+    assert predict(slowed(rates, 2.0), work) == pytest.approx(2 * predict(rates, work))
 
 
 def test_a_profile_gives_the_rates(tmp_path: Path) -> None:
