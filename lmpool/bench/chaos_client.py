@@ -30,7 +30,7 @@ BURIAL_S = 0.5
 STALE_S = 2.0
 """A connection that was kept open for the next request may be found dead so long after its ingress died."""
 REFUSALS = (429, 503)
-HTTP: Any = import_module(openai.Timeout.__module__.partition(".")[0])
+HTTP: Any = import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0])
 """What `openai` sends with, whose errors come through while a stream is read: httpx, or its successor."""
 LATE_STATUS, LATE_CODE = 408, "deadline_exceeded"
 
