@@ -149,11 +149,12 @@ def _measure(given: argparse.Namespace, cells: Sequence[Cell], results: Results)
 
 
 def _jobs(given: argparse.Namespace, cells: Sequence[Cell], results: Results) -> Iterator[Job]:
+    policies = dict.fromkeys(POLICIES[name]().name for name in given.policies or each_once())
     for cell in cells:
         rate = results.saturations[cell.name, given.requests]
         for share in given.loads:
             for seed in range(1, given.seeds + 1):
-                for policy in given.policies or each_once():
+                for policy in policies:
                     yield Job(cell.name, given.requests, share, share * rate, seed, policy)
 
 

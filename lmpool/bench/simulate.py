@@ -29,6 +29,7 @@ from lmpool.sim.trace_formats import read_trace
 from lmpool.sim.workload import WORKLOAD, WORKLOADS, make_workload
 
 USAGE_CODE = 2
+INTERRUPTED_CODE = 130
 BLOCK_SIZE = 64
 """Of clusters for traces that were recorded in none."""
 KV_TOKENS = 1_024_000
@@ -69,9 +70,12 @@ def main(arguments: Sequence[str]) -> int:
         if given.plot is not None:
             plot(study, given.plot)
         _tell(study, given.json)
-    except (TraceError, StepTimeError, UsageError, PlotError) as error:
+    except (TraceError, StepTimeError, UsageError, PlotError, OSError) as error:
         print(f"lmpool simulate: {error}", file=sys.stderr)
         return USAGE_CODE
+    except KeyboardInterrupt:
+        print("lmpool simulate: interrupted", file=sys.stderr)
+        return INTERRUPTED_CODE
     unserved = sum(run.figures.unserved for run in study.runs)
     if unserved:
         print(f"lmpool simulate: {unserved} requests fit no rank and are in no figure of time", file=sys.stderr)

@@ -65,10 +65,10 @@ class _Line:
 class _Contents:
     """Dense content numbers for the block ids of a file, in the order in which they come."""
 
-    __slots__ = ("_numbers", "_private")
+    __slots__ = ("_private", "_whole")
 
     def __init__(self) -> None:
-        self._numbers: dict[int | str, int] = {}
+        self._whole: dict[int | str, Part] = {}
         self._private = PRIVATE_FIRST
 
     def parts(self, line: _Line, block_size: int) -> tuple[Part, ...]:
@@ -83,7 +83,10 @@ class _Contents:
         for block in ids[: tokens // block_size]:
             if isinstance(block, bool) or not isinstance(block, int | str):
                 raise line.fault(f"{block!r} in hash_ids should be a whole number or a text")
-            parts.append(Part(self._numbers.setdefault(block, len(self._numbers)), block_size))
+            part = self._whole.get(block)
+            if part is None:
+                part = self._whole[block] = Part(len(self._whole), block_size)
+            parts.append(part)
         if tokens % block_size:
             parts.append(Part(self._private, tokens % block_size))
             self._private += 1

@@ -36,8 +36,9 @@ def test_runs_are_written_as_lines_and_an_interrupted_matrix_goes_on(
     assert [line["kind"] for line in lines] == ["saturation", *["run"] * 4]
     assert all(line["job"]["rate"] == 20.0 for line in lines[1:])
     assert {(line["job"]["seed"], line["job"]["policy"]) for line in lines[1:]} == {
-        (seed, policy) for seed in (1, 2) for policy in ("default", "least-loaded")
+        (seed, policy) for seed in (1, 2) for policy in (OURS, "least-loaded")
     }
+    assert out.startswith(f"{OURS} over the best known policy of each entry (4 runs)")
     assert len({line["figures"]["fingerprint"] for line in lines[1:]}) == 2, "policies share the requests of a seed"
 
     path.write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]))
