@@ -1,9 +1,9 @@
 """What must hold of control after each of its events. It looks into the machine, and asks it nothing."""
 
+from lmpool.core.booking import BookingState
 from lmpool.core.control import ControlPlane
 from lmpool.core.effects import Send
 from lmpool.core.ids import BlockHash, Nanos, Peer, RequestId, Role
-from lmpool.core.ledger import BookingState
 from lmpool.core.messages.ingress_control import Busy, RouteDecided, Unroutable, UnroutableReason
 from lmpool.core.prefix import HASH_BYTES, split_chain
 from lmpool.sim.swarm.told import Told

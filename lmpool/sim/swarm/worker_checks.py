@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 
 from lmpool.core.block import BlockState
 from lmpool.core.effects import RunStep, Send
-from lmpool.core.events import StepCompleted, StepFailed
+from lmpool.core.events import PeerLost, StepCompleted, StepFailed
 from lmpool.core.ids import BlockId, Nanos, Peer, RequestId
 from lmpool.core.messages.ingress_worker import Accepted, Ended, PromptScored, Refused, TokensProduced
-from lmpool.core.messages.worker_control import FullReport, Report
+from lmpool.core.messages.worker_control import DrainBegun, FullReport, Report
 from lmpool.core.plan import BatchPlan, Row
 from lmpool.core.prefix import split_chain
 from lmpool.core.worker import Worker
@@ -30,6 +30,8 @@ class WorkerChecks:
         self._ended: dict[tuple[RequestId, int], None] = {}
         self._told: dict[bytes, None] | None = None
         """Hashes in the reports so far; None before the first full one to the present control."""
+        self._told_drain: dict[Peer, None] = {}
+        """Who knows that it drains."""
         self._told_live: dict[RequestId, None] = {}
         """Requests that are live by the reports so far."""
 
@@ -37,6 +39,8 @@ class WorkerChecks:
         pool = self._machine._execution.pool
         if isinstance(event, StepCompleted | StepFailed):
             self._plans.popleft()
+        elif isinstance(event, PeerLost):
+            self._told_drain.pop(event.peer, None)
         for effect in effects:
             match effect:
                 case RunStep(plan=plan):
@@ -48,6 +52,8 @@ class WorkerChecks:
                     raise AssertionError(f"{effect} is no effect of a worker")
         self._check_steps()
         self._check_requests(now)
+        if self._machine._is_draining:
+            assert self._told_drain.keys() == self._machine._peers.keys(), "it drains, and somebody does not know"
         deadline = self._machine.next_deadline()
         settings = self._machine._settings
         assert now < deadline <= now + settings.report_interval_ns, "its next deadline has passed, or its report is off"
@@ -115,6 +121,8 @@ class WorkerChecks:
         match message:
             case TokensProduced():
                 self._check_tokens(peer, message)
+            case DrainBegun():
+                self._told_drain[peer] = None
             case Report(added=added, removed=removed):
                 self._take_report(added, removed)
                 self._told_live.update(dict.fromkeys(message.accepted))
