@@ -7,11 +7,12 @@ from typing import assert_never
 
 import attrs
 
+from lmpool.core.booking import Placement
 from lmpool.core.effects import ControlEffect, Send
 from lmpool.core.events import ControlEvent, PeerJoined, PeerLost, Received, Tick
 from lmpool.core.fleet import Policy
 from lmpool.core.ids import Epoch, Nanos, Peer, Rank, RequestId, Role
-from lmpool.core.ledger import Ledger, Placement
+from lmpool.core.ledger import Ledger
 from lmpool.core.messages import Message
 from lmpool.core.messages.ingress_control import (
     BookingEnded,
@@ -178,13 +179,15 @@ class ControlPlane:
 
     def _receive_from_ingress(self, now: Nanos, peer: Peer, message: Message, effects: list[ControlEffect]) -> None:
         match message:
+            case RouteAsked(request=request) | BookingEnded(request=request) if request.ingress != peer.epoch:
+                self._roster.stale_dropped += 1
             case RouteAsked():
                 self._ask(now, peer, message, effects)
             case BookingEnded(request=request, attempt=attempt):
                 self._withdraw(request, attempt)
                 self._ledger.abandon(request, attempt)
             case BookingsOffered():
-                self._restore(now, message)
+                self._restore(now, peer.epoch, message)
             case StateAsked(number=number):
                 effects.append(Send(peer, self._state(number)))
             case DecisionsAsked(number=number, requests=requests, limit=limit):
@@ -243,11 +246,11 @@ class ControlPlane:
         """For replays (`Router.wrap_policy`)."""
         self._router.wrap_policy(wrap)
 
-    def _restore(self, now: Nanos, offered: BookingsOffered) -> None:
+    def _restore(self, now: Nanos, ingress: Epoch, offered: BookingsOffered) -> None:
         deadline = Nanos(now + self._settings.booking_ns)
         columns = (offered.requests, offered.attempts, offered.ranks, offered.epochs, offered.prompt_tokens)
         for request, attempt, rank, epoch, prompt_tokens in zip(*columns, strict=True):
-            if self._may_live(rank, epoch):
+            if request.ingress == ingress and self._may_live(rank, epoch):
                 self._ledger.restore(_restored(request, attempt, rank, epoch, prompt_tokens), deadline)
             else:
                 self._roster.stale_dropped += 1

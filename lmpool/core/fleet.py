@@ -5,9 +5,9 @@ from typing import Protocol
 
 import attrs
 
+from lmpool.core.booking import Account
 from lmpool.core.cost import prefill_ns, step_ns
 from lmpool.core.ids import Epoch, Nanos, Rank
-from lmpool.core.ledger import Account
 from lmpool.core.messages.ingress_control import RouteAsked
 from lmpool.core.messages.worker_control import Load, WorkerJoined
 from lmpool.core.rates import Rates

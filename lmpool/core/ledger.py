@@ -1,149 +1,23 @@
 """What control has promised: one booking a request, from the decision until its worker is done with it.
 
-`specs/booking.md` is the table of a booking. Sums per rank follow from the bookings and nothing else (`audit`).
+Sums per rank follow from the bookings and nothing else (`audit`).
 """
 
 from collections.abc import Iterable, Sequence
-from enum import Enum
 
-import attrs
-
-from lmpool.core.cost import prefill_pairs
+from lmpool.core.booking import (
+    NEXT,
+    Account,
+    Booking,
+    BookingEvent,
+    BookingState,
+    Placement,
+    count_booking,
+    no_bookings,
+    remaining,
+)
 from lmpool.core.ids import Epoch, Nanos, Rank, RequestId
 from lmpool.core.prefix import HASH_BYTES
-
-
-class BookingState(Enum):
-    BOOKED = "booked"
-    SEEN = "seen"
-    """A report of its worker has named it."""
-    ENDED = "ended"
-
-
-class BookingEvent(Enum):
-    ACCEPTED = "accepted"
-    ENDED = "ended"
-    LISTED = "listed"
-    """A full report names it."""
-    UNLISTED = "unlisted"
-    """A full report does not."""
-    ABANDONED = "abandoned"
-    ASKED_AGAIN = "asked again"
-    INGRESS_LOST = "ingress lost"
-    RANK_LOST = "rank lost"
-    LATE = "late"
-
-
-NEXT: dict[BookingState, dict[BookingEvent, BookingState]] = {
-    BookingState.BOOKED: {
-        BookingEvent.ACCEPTED: BookingState.SEEN,
-        BookingEvent.ENDED: BookingState.ENDED,
-        BookingEvent.LISTED: BookingState.SEEN,
-        BookingEvent.UNLISTED: BookingState.BOOKED,
-        BookingEvent.ABANDONED: BookingState.ENDED,
-        BookingEvent.ASKED_AGAIN: BookingState.ENDED,
-        BookingEvent.INGRESS_LOST: BookingState.ENDED,
-        BookingEvent.RANK_LOST: BookingState.ENDED,
-        BookingEvent.LATE: BookingState.ENDED,
-    },
-    BookingState.SEEN: {
-        BookingEvent.ACCEPTED: BookingState.SEEN,
-        BookingEvent.ENDED: BookingState.ENDED,
-        BookingEvent.LISTED: BookingState.SEEN,
-        BookingEvent.UNLISTED: BookingState.ENDED,
-        BookingEvent.ABANDONED: BookingState.ENDED,
-        BookingEvent.ASKED_AGAIN: BookingState.ENDED,
-        BookingEvent.INGRESS_LOST: BookingState.SEEN,
-        BookingEvent.RANK_LOST: BookingState.ENDED,
-        BookingEvent.LATE: BookingState.SEEN,
-    },
-}
-"""A lost ingress ends only what no worker has seen: workers cancel the rest themselves and report its end."""
-
-
-@attrs.define
-class Placement:
-    """What a booking is made of. Read only."""
-
-    request: RequestId
-    attempt: int
-    rank: Rank
-    epoch: Epoch
-    chain: bytes
-    prompt_tokens: int
-    output_tokens_max: int
-    choices: int
-    ready_tokens: int
-    """Tokens of complete blocks resident on the rank."""
-    arriving_tokens: int
-    """Further tokens of blocks that `writer`, an earlier booking there, makes resident."""
-    writer: RequestId | None
-    block_size: int
-
-
-@attrs.define
-class Booking:
-    placement: Placement
-    state: BookingState
-    writer: RequestId | None
-    """Whose arriving blocks the estimate counts on."""
-    estimate: int | None
-    """Prefill tokens by our own reckoning. None once the worker has begun it: then its reports are better."""
-    reported: int | None
-
-
-@attrs.define
-class Account:
-    """Sums over the open bookings of one rank."""
-
-    requests: int
-    prefilling: int
-    """Choices of bookings with prefill left: booked, waiting and prefilling ones."""
-    prefill_tokens: int
-    prefill_pairs: int
-    unseen_choices: int
-    unseen_tokens: int
-    """Prefill tokens of bookings that no report has named."""
-    prefilling_prompts: int
-    prefilling_outputs: int
-    """Whole prompts, and outputs at most, of bookings with prefill left."""
-    prefilling_missing: int
-    """What of those prompts was not resident when they were booked."""
-    decoding_lengths: int
-    """Prompt and output at most of the others, in tokens."""
-
-
-def _empty() -> Account:
-    return Account(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-
-
-def remaining(booking: Booking) -> int:
-    """Prefill tokens still to compute: the smaller of our own reckoning and the report.
-
-    A worker reports the whole prompt of a request that waits for a sibling's blocks; our reckoning knows better.
-    """
-    if booking.estimate is None:
-        assert booking.reported is not None
-        return booking.reported
-    return booking.estimate
-
-
-def _count(account: Account, booking: Booking, sign: int) -> None:
-    placement, tokens = booking.placement, remaining(booking)
-    account.requests += sign
-    outputs = placement.output_tokens_max * placement.choices
-    if tokens:
-        account.prefilling += sign * placement.choices
-        account.prefill_tokens += sign * tokens
-        account.prefill_pairs += sign * prefill_pairs(tokens, max(placement.prompt_tokens - tokens, 0))
-        account.prefilling_prompts += sign * placement.prompt_tokens
-        account.prefilling_outputs += sign * outputs
-        account.prefilling_missing += sign * max(placement.prompt_tokens - placement.ready_tokens, 0)
-        if booking.state is BookingState.BOOKED:
-            account.unseen_choices += sign * placement.choices
-            account.unseen_tokens += sign * tokens
-    else:
-        account.decoding_lengths += sign * (placement.prompt_tokens * placement.choices + outputs)
 
 
 def _common_blocks(chain: bytes, other: bytes, known: int) -> int:
@@ -183,7 +57,7 @@ class Ledger:
 
     def __init__(self, ranks: int) -> None:
         self._bookings: dict[RequestId, Booking] = {}
-        self._accounts = [_empty() for _ in range(ranks)]
+        self._accounts = [no_bookings() for _ in range(ranks)]
         self._arriving: list[dict[RequestId, bytes]] = [{} for _ in range(ranks)]
         """Per rank, oldest first: chains whose last blocks are still to be computed."""
         self.revisions = [0] * ranks
@@ -352,7 +226,7 @@ class Ledger:
 
     def _count(self, booking: Booking, sign: int) -> None:
         rank = booking.placement.rank
-        _count(self._accounts[rank], booking, sign)
+        count_booking(self._accounts[rank], booking, sign)
         self.revisions[rank] += 1
         self.revision += 1
 
@@ -382,13 +256,13 @@ class Ledger:
 
     def audit(self) -> None:
         """Asserts that every sum and index follows from the open bookings."""
-        accounts = [_empty() for _ in self._accounts]
+        accounts = [no_bookings() for _ in self._accounts]
         arriving: list[dict[RequestId, bytes]] = [{} for _ in self._accounts]
         for request, booking in self._bookings.items():
             assert booking.placement.request == request
             assert booking.state is not BookingState.ENDED
             assert (booking.state is BookingState.BOOKED) == (request in self._unseen)
-            _count(accounts[booking.placement.rank], booking, 1)
+            count_booking(accounts[booking.placement.rank], booking, 1)
             if remaining(booking) and booking.placement.chain:
                 arriving[booking.placement.rank][request] = booking.placement.chain
         assert accounts == self._accounts

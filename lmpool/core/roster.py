@@ -2,10 +2,11 @@
 
 import attrs
 
+from lmpool.core.booking import Placement
 from lmpool.core.cost import smooth_rates
 from lmpool.core.fleet import Lineup, RankView, line_up, view_rank, with_views
 from lmpool.core.ids import Epoch, Nanos, Peer, Rank, RequestId, Version
-from lmpool.core.ledger import Ledger, Placement
+from lmpool.core.ledger import Ledger
 from lmpool.core.membership import (
     NAMES,
     Complete,

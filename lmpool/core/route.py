@@ -5,6 +5,7 @@ from operator import add
 
 import attrs
 
+from lmpool.core.booking import Placement
 from lmpool.core.cost import (
     OUTPUT_TOKENS_PRIOR,
     Traffic,
@@ -17,7 +18,7 @@ from lmpool.core.cost import (
 from lmpool.core.decision_log import DecisionLog, Outcome
 from lmpool.core.fleet import Choice, Lineup, Policy, RankView, RouteView, outlook
 from lmpool.core.ids import SECOND, Nanos, Rank, RequestId
-from lmpool.core.ledger import Ledger, Placement
+from lmpool.core.ledger import Ledger
 from lmpool.core.messages.ingress_control import (
     Busy,
     Decision,

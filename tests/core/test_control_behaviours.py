@@ -89,7 +89,17 @@ def test_r5_r6_one_hot_rank_does_not_end_affinity_elsewhere() -> None:
     for counter in range(20):
         plane.ask(attrs.evolve(question(counter, b"", 3_000), excluded=(Rank(1), Rank(2))))
     assert plane.route(50, other, PROMPT) == 1
-    assert plane.route(51, DOCUMENT, PROMPT) != 0
+    longer = chain(("document", 100), ("more", 200))
+    assert plane.route(51, longer, PROMPT + 200 * BLOCK_SIZE) != 0
+
+
+def test_a_short_rest_goes_home_past_long_prompts_and_a_long_one_does_not() -> None:
+    """A replica gives short prompts room beside long ones, so they need not fear its queue."""
+    plane = ready_plane(SETTINGS, DOCUMENT, b"")
+    for counter in range(20):
+        plane.ask(attrs.evolve(question(counter, b"", 3_000), excluded=(Rank(1),)))
+    assert plane.route(50, DOCUMENT, PROMPT) == 0
+    assert plane.route(51, chain(("document", 10), ("more", 90)), PROMPT) == 1
 
 
 def test_r7_a_cold_request_goes_to_the_least_wait_not_to_the_smallest_cache() -> None:

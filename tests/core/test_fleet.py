@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmpool.core.booking import Account
 from lmpool.core.fleet import RankView, outlook, room_wait_ns, view_rank
 from lmpool.core.ids import Epoch, Nanos, Rank
-from lmpool.core.ledger import Account
 from lmpool.core.messages.worker_control import Load
 from tests.core.plane import BLOCK_SIZE, FACTS, IDLE, RATES, question
 from tests.core.views import NOTHING, decoding_rank

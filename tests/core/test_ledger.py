@@ -1,8 +1,9 @@
 import attrs
 import pytest
 
+from lmpool.core.booking import BookingState, Placement
 from lmpool.core.ids import Epoch, Nanos, Rank, RequestId
-from lmpool.core.ledger import BookingState, Ledger, Placement
+from lmpool.core.ledger import Ledger
 from tests.core.plane import BLOCK_SIZE, chain
 
 ONE, TWO = Epoch(1), Epoch(2)

@@ -4,9 +4,10 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmpool.core.booking import Placement
 from lmpool.core.fleet import RankView
 from lmpool.core.ids import Nanos, Rank
-from lmpool.core.ledger import Ledger, Placement
+from lmpool.core.ledger import Ledger
 from lmpool.core.messages.ingress_control import RouteAsked
 from lmpool.core.policies.cache_aware_tree import CacheAwareTree, RoutingHistory
 from lmpool.core.policies.dynamo import Dynamo

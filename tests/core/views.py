@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import attrs
 
+from lmpool.core.booking import Account
 from lmpool.core.fleet import RankView, RouteView, outlook, view_rank
 from lmpool.core.ids import Epoch, Nanos, Rank
-from lmpool.core.ledger import Account
 from lmpool.core.messages.ingress_control import RouteAsked
 from tests.core.plane import FACTS, IDLE, RATES, question
 
@@ -21,6 +21,7 @@ NOTHING = Account(
     prefilling_outputs=0,
     prefilling_missing=0,
     decoding_lengths=0,
+    prefills=[],
 )
 
 

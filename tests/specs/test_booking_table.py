@@ -1,6 +1,6 @@
 from itertools import product
 
-from lmpool.core.ledger import NEXT, BookingEvent, BookingState
+from lmpool.core.booking import NEXT, BookingEvent, BookingState
 from tests.specs.tables import read_rows
 
 ROWS = read_rows("booking.md", "A booking")

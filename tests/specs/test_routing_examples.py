@@ -3,12 +3,12 @@ import pytest
 
 from lmpool.core.cost import prefill_pairs
 from lmpool.core.fleet import Policy, RankView
-from lmpool.core.ids import SECOND, Rank
+from lmpool.core.ids import SECOND, Nanos, Rank
 from lmpool.core.messages.ingress_control import RouteAsked
 from lmpool.core.policies.cache_aware_tree import CacheAwareTree
 from lmpool.core.policies.llm_d import LLMD
 from lmpool.core.policies.lmpool_paper import LMPoolPaper
-from lmpool.core.policies.marginal_time import MarginalTime
+from lmpool.core.policies.marginal_time import MarginalTime, overtaking_ns
 from lmpool.core.policies.mooncake import Mooncake
 from lmpool.core.route import POLICIES
 from tests.core.plane import BLOCK_SIZE, chain
@@ -39,6 +39,17 @@ def test_marginal_time(row: dict[str, str]) -> None:
     found = {name: f"{term / MILLI:.3f}" for name, term in zip(names, choice.terms, strict=True)}
     assert found == {name: row[name] for name in names}
     assert f"{choice.costs[0] / MILLI:.3f}" == row["cost"]
+
+
+@pytest.mark.parametrize("row", read_rows("routing.md", "Overtaking"), ids=lambda row: str(row["u"]))
+def test_overtaking(row: dict[str, str]) -> None:
+    booked, left = numbers(row["booked"]), float(row["left of the step"]) * MILLI
+    account = attrs.evolve(NOTHING, prefill_tokens=sum(booked), prefills=booked)
+    rank = attrs.evolve(
+        idle_rank(0), account=account, pending_ns=sum(booked) * 0.1 * MILLI, step_cost_ns=Nanos(round(left))
+    )
+    past = overtaking_ns(Nanos(0), rank, int(row["u"]))
+    assert past / MILLI == pytest.approx(float(row["past"]))
 
 
 @pytest.mark.parametrize("row", read_rows("routing.md", "lmpool-paper"), ids=lambda row: str(row["example"]))

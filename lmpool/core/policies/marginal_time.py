@@ -1,9 +1,10 @@
 """Marginal time: the seconds that a request costs itself and everybody else, per rank. `specs/routing.md`."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
-from lmpool.core.fleet import Choice, RouteView, first_from
-from lmpool.core.ids import SECOND, Rank
+from lmpool.core.fleet import Choice, RankView, RouteView, first_from
+from lmpool.core.ids import SECOND, Nanos, Rank
 from lmpool.core.messages.ingress_control import RouteAsked
 
 HORIZON_NS = 12.0 * SECOND
@@ -50,13 +51,16 @@ def _price(view: RouteView, terms: list[float]) -> list[float]:
     delay = 1 / (1 - min(view.busy_share, BUSY_SHARE_MAX))
     arrivals = view.arrivals_per_ns
     before_last = prompt - 0.5
-    tokens, waits = view.uncached, view.waits
+    tokens, waits, arriving = view.uncached, view.waits, view.arriving
     costs: list[float] = []
     for index, rank in enumerate(view.ranks):
         rates, uncached = rank.rates, tokens[index]
         # Tokens before an uncached one: prompt - (uncached + 1) / 2 in the mean. Products are faster than quotients.
         prefill = uncached * (rates.prefill + rates.prefill_context * (before_last - 0.5 * uncached))
-        begun = waits[index] + ((uncached - 1) // rank.step_tokens_max + 1) * rank.step_ns
+        wait = waits[index]
+        if rank.account.prefills and not arriving[index]:
+            wait = min(wait, overtaking_ns(view.now, rank, uncached))
+        begun = wait + ((uncached - 1) // rank.step_tokens_max + 1) * rank.step_ns
         delayed = (begun + 0.5 * prefill) * delay
         followers = prefill * arrivals * (delayed if delayed < HORIZON_NS else HORIZON_NS)
         weight = DECODE_WEIGHT * rank.present
@@ -65,6 +69,22 @@ def _price(view: RouteView, terms: list[float]) -> list[float]:
         terms += (begun, prefill, followers, stall, slowdown)
         costs.append(begun + prefill + followers + stall + slowdown)
     return costs
+
+
+def overtaking_ns(now: Nanos, rank: RankView, uncached: int) -> float:
+    """The most that a prompt waits which nobody's arriving blocks hold up.
+
+    A replica gives half of a step to the prompt that came first and the rest to short ones before long ones
+    (`batch.py`): a prompt is done at the latest after twice itself and twice all that are no longer.
+    """
+    prefills = rank.account.prefills
+    shorter = bisect_right(prefills, uncached)
+    tokens = 2 * sum(prefills[:shorter])
+    if shorter < len(prefills):
+        tokens += uncached
+    elapsed = now - rank.step_began_ns
+    running = rank.step_cost_ns - elapsed if elapsed < rank.step_cost_ns else 0
+    return running + tokens * rank.pending_ns / rank.account.prefill_tokens
 
 
 def _untie(tied: Sequence[int], view: RouteView) -> int:
