@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
-import httpx
 from tqdm import tqdm
 
-from lmpool.bench.chaos_answer import differences
 from lmpool.bench.chaos_client import ChaosClient
 from lmpool.bench.chaos_leaks import (
     Leaks,
@@ -28,11 +26,11 @@ from lmpool.bench.chaos_leaks import (
     shared_segments,
     total,
 )
-from lmpool.bench.chaos_load import Known, Load
+from lmpool.bench.chaos_lesson import Known, Lesson
+from lmpool.bench.chaos_load import Load
 from lmpool.bench.chaos_model import write_byte_folder
 from lmpool.bench.chaos_plan import draw_plan
-from lmpool.bench.chaos_question import PLAIN, Form, Question, draw_questions
-from lmpool.bench.chaos_reference import reference_differences
+from lmpool.bench.chaos_question import draw_questions, nonsense
 from lmpool.bench.chaos_report import Report, report_document, report_lines
 from lmpool.bench.chaos_server import ChaosServer, ServerError
 from lmpool.bench.chaos_soak import Sample, keep_sampling, trends
@@ -41,8 +39,6 @@ from lmpool.bench.chaos_tally import Tally
 
 STEP_NS = 5_000_000
 QUESTIONS = 120
-LEARNERS = 8
-"""Requests at a time while the answers are learned."""
 FLAGS = ("--silence-seconds", "6", "--requests", "72", "--sequences", "16", "--waiting-requests", "16")
 BYTE_MODEL_FLAGS = ("--kv-blocks", "192", "--step-tokens", "256")
 """Small enough for chunks, preemption, reclaiming and refusals."""
@@ -103,16 +99,19 @@ async def _chaos(given: argparse.Namespace) -> Report:
 async def _measure(server: ChaosServer, given: argparse.Namespace) -> Report:
     """The whole story of a server that is up, to its end."""
     watching = asyncio.create_task(server.watch())
-    known = await _learn(server, given)
+    model = await _model(server)
+    learner = ChaosClient(server, model, _tolerance(given))
+    known = await _learn(server, learner, given)
+    await learner.close()
     before = await quiet_descriptors(server, None)
     tally, striker, samples = Tally(), Striker(server, given.replicas), list[Sample]()
     began = time.monotonic()
     ends = began + given.minutes * 60
     sampling = asyncio.create_task(keep_sampling(server, began, max(1.0, given.minutes * 60 / 120), samples))
     showing = asyncio.create_task(_show(tally, striker, given.minutes * 60))
-    client = ChaosClient(server, known.model, known.logprob_tolerance)
+    client = ChaosClient(server, model, _tolerance(given))
     plan = draw_plan(given.minutes * 60, given.seed, given.kills)
-    load = Load(client, known.answers, given.seed, tally)
+    load = Load(client, known, given.seed, tally)
     await asyncio.gather(load.run(given.clients, ends), striker.run(plan, began, ends))
     seconds = time.monotonic() - began
     await client.close()
@@ -149,55 +148,25 @@ async def _measure(server: ChaosServer, given: argparse.Namespace) -> Report:
     )
 
 
-@attrs.frozen
-class _Lesson:
-    """What is known of a server before anything disturbs it."""
+async def _learn(server: ChaosServer, client: ChaosClient, given: argparse.Namespace) -> list[Known]:
+    """Raises ServerError."""
+    with_chat = given.model is None or "chat on" in server.log()
+    questions = (*draw_questions(QUESTIONS, given.seed, with_chat=with_chat), *nonsense(QUESTIONS))
+    lesson = Lesson(client, server.url, _tolerance(given), is_integer=given.model is None)
+    with tqdm(total=len(questions), desc="learning the answers", mininterval=_line_s()) as progress:
+        return await lesson.learn(questions, progress)
 
-    model: str
-    answers: Sequence[Known]
-    logprob_tolerance: float
 
-
-async def _learn(server: ChaosServer, given: argparse.Namespace) -> _Lesson:
-    """Every question whole and as a stream, which must agree, and with the integer model's own answer.
-
-    Raises ServerError.
-    """
+async def _model(server: ChaosServer) -> str:
+    """Raises ServerError."""
     models = await server.document("/v1/models")
     if models is None:
         raise ServerError(f"the server does not name its model\n{server.last_lines()}")
-    model = models["data"][0]["id"]
-    tolerance = 0.0 if given.model is None else LOGPROB_TOLERANCE
-    with_chat = given.model is None or "chat on" in server.log()
-    questions = draw_questions(QUESTIONS, given.seed, with_chat=with_chat)
-    client, turns = ChaosClient(server, model, tolerance), asyncio.Semaphore(LEARNERS)
-    progress = tqdm(total=len(questions), desc="learning the answers", mininterval=_line_s())
-
-    async def learn(question: Question) -> Known:
-        async with turns:
-            answer = await client.answer(question, PLAIN)
-            stream = await client.answer(question, attrs.evolve(PLAIN, is_stream=True))
-            found = differences(stream, answer, tolerance)
-            if given.model is None:
-                found += reference_differences(question, await _tokens(server, question), answer)
-            if found:
-                raise ServerError(f"undisturbed, question {question.number} {question.fields}: {'; '.join(found)}")
-            progress.update()
-            return Known(question, answer)
-
-    with progress:
-        known = await asyncio.gather(*(learn(question) for question in questions))
-    await client.close()
-    return _Lesson(model, known, tolerance)
+    return str(models["data"][0]["id"])
 
 
-async def _tokens(server: ChaosServer, question: Question) -> Sequence[int]:
-    """Of the prompt, as the server itself tells them."""
-    name = "messages" if question.form is Form.CHAT else "prompt"
-    async with httpx.AsyncClient() as client:
-        answer = await client.post(server.url + "/tokenize", json={name: question.fields[name]})
-    tokens: Sequence[int] = answer.json()["tokens"]
-    return tokens
+def _tolerance(given: argparse.Namespace) -> float:
+    return 0.0 if given.model is None else LOGPROB_TOLERANCE
 
 
 async def _recovered(server: ChaosServer, replicas: int) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import openai
@@ -20,7 +20,7 @@ from lmpool.bench.chaos_answer import (
     whole_answer,
 )
 from lmpool.bench.chaos_question import Form, Manner, Question
-from lmpool.bench.chaos_server import ChaosServer, Death
+from lmpool.bench.chaos_server import Death
 from lmpool.bench.chaos_tally import Ask, Fate
 
 TIMEOUT_S = 120.0
@@ -30,13 +30,23 @@ BURIAL_S = 0.5
 STALE_S = 2.0
 """A connection that was kept open for the next request may be found dead so long after its ingress died."""
 REFUSALS = (429, 503)
+NONSENSE_STATUS = 400
 HTTP: Any = import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0])
 """What `openai` sends with, whose errors come through while a stream is read: httpx, or its successor."""
 LATE_STATUS, LATE_CODE = 408, "deadline_exceeded"
 
 
+class Watched(Protocol):
+    """A server whose deaths somebody notes."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def deaths(self) -> Sequence[Death]: ...
+
+
 class ChaosClient:
-    def __init__(self, server: ChaosServer, model: str, logprob_tolerance: float) -> None:
+    def __init__(self, server: Watched, model: str, logprob_tolerance: float) -> None:
         self._openai = openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=TIMEOUT_S)
         self._server = server
         self._model = model
@@ -68,7 +78,7 @@ class ChaosClient:
         except openai.APITimeoutError as error:
             return Fate.LOST, "", f"no answer in time: {error!r}"
         except openai.APIStatusError as error:
-            return _refusal(error, exchange.manner)
+            return _refusal(error, exchange.question, exchange.manner)
         except StreamError as error:
             if error.code == LATE_CODE and exchange.manner.deadline_ms is not None:
                 return Fate.REFUSED, f"{LATE_STATUS} {LATE_CODE}", ""
@@ -88,11 +98,11 @@ class _Exchange:
     """One request and what has come of its answer so far."""
 
     def __init__(self, client: openai.AsyncOpenAI, model: str, question: Question, manner: Manner) -> None:
+        self.question = question
         self.manner = manner
         self.texts: Sequence[str] = ()
         self.longest_gap_s = 0.0
         self._client = client
-        self._question = question
         self._body = body_of(question, manner, model)
         self._headers = headers_of(manner)
         if manner.is_stream:
@@ -104,11 +114,11 @@ class _Exchange:
     async def _read_whole(self) -> Answer:
         endpoint: Any = self._endpoint()
         document = await endpoint.create(**self._body, extra_headers=self._headers)
-        return whole_answer(self._question.form, document.model_dump())
+        return whole_answer(self.question.form, document.model_dump())
 
     async def _read_stream(self) -> Answer:
         endpoint: Any = self._endpoint()
-        reader = StreamReader(self._question.form, self._question.choices, wants_usage=self.manner.wants_usage)
+        reader = StreamReader(self.question.form, self.question.choices, wants_usage=self.manner.wants_usage)
         self.texts = reader.texts
         opened = endpoint.with_streaming_response.create(**self._body, stream=True, extra_headers=self._headers)
         async with opened as response:
@@ -124,7 +134,7 @@ class _Exchange:
         return reader.answer()
 
     def _endpoint(self) -> object:
-        return self._client.chat.completions if self._question.form is Form.CHAT else self._client.completions
+        return self._client.chat.completions if self.question.form is Form.CHAT else self._client.completions
 
 
 def body_of(question: Question, manner: Manner, model: str) -> Mapping[str, object]:
@@ -147,7 +157,7 @@ def died_since(deaths: Sequence[Death], name: str, moment: float) -> list[Death]
     return [death for death in deaths if death.name == name and death.at >= moment]
 
 
-def _refusal(error: openai.APIStatusError, manner: Manner) -> tuple[Fate, str, str]:
+def _refusal(error: openai.APIStatusError, question: Question, manner: Manner) -> tuple[Fate, str, str]:
     try:
         told = well_formed_error(error.response.json())
     except (MalformedError, ValueError) as fault:
@@ -158,6 +168,8 @@ def _refusal(error: openai.APIStatusError, manner: Manner) -> tuple[Fate, str, s
             return Fate.REFUSED, kind, ""
         return Fate.WRONG, "", f"{kind} without retry-after"
     if (error.status_code, told["code"]) == (LATE_STATUS, LATE_CODE) and manner.deadline_ms is not None:
+        return Fate.REFUSED, kind, ""
+    if (error.status_code, told["code"]) == (NONSENSE_STATUS, question.refusal):
         return Fate.REFUSED, kind, ""
     is_failure = error.status_code >= 500
     return (Fate.LOST if is_failure else Fate.WRONG), "", f"{kind}: {told['message']}"

@@ -5,25 +5,15 @@ import time
 from collections.abc import Sequence
 from random import Random
 
-import attrs
-
-from lmpool.bench.chaos_answer import Answer
 from lmpool.bench.chaos_client import ChaosClient
-from lmpool.bench.chaos_question import Manner, Question, draw_manner
+from lmpool.bench.chaos_lesson import Known
+from lmpool.bench.chaos_question import PLAIN, draw_manner
 from lmpool.bench.chaos_tally import Fate, Tally
 
 REFUSED_PAUSE_S = 0.25
 BURST_PAUSE_S = (10.0, 25.0)
 BURST = 64
 """More than the limits of the server take together with the others."""
-
-
-@attrs.frozen
-class Known:
-    """A question with its answer undisturbed."""
-
-    question: Question
-    answer: Answer
 
 
 class Load:
@@ -42,7 +32,7 @@ class Load:
 
     async def _keep_asking(self, random: Random, ends: float) -> None:
         while time.monotonic() < ends:
-            fate = await self._ask(random.choice(self._known), draw_manner(random))
+            fate = await self._ask(random.choice(self._known), random)
             if fate in (Fate.REFUSED, Fate.INGRESS_LOST):
                 await asyncio.sleep(REFUSED_PAUSE_S)
 
@@ -53,9 +43,10 @@ class Load:
             if time.monotonic() >= ends:
                 return
             for _ in range(BURST):
-                group.create_task(self._ask(random.choice(short), draw_manner(random)))
+                group.create_task(self._ask(random.choice(short), random))
 
-    async def _ask(self, known: Known, manner: Manner) -> Fate:
+    async def _ask(self, known: Known, random: Random) -> Fate:
+        manner = PLAIN if known.question.refusal is not None else draw_manner(random)
         self._tally.under_way += 1
         try:
             ask = await self._client.ask(known.question, manner, known.answer)

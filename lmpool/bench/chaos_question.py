@@ -32,6 +32,8 @@ class Question:
     form: Form
     fields: Mapping[str, object]
     """Of the body, without what says how it is sent."""
+    refusal: str | None
+    """The code with which it has to be refused; None if it has an answer."""
 
     @property
     def choices(self) -> int:
@@ -96,7 +98,21 @@ def _question(number: int, random: Random, beginnings: list[str], *, with_chat: 
         fields["prompt"] = f"{beginning} {own}"
         fields |= {"logprobs": random.choice((0, 2))} if wants_logprobs else {}
         fields |= {"echo": True} if random.random() < 0.1 else {}
-    return Question(number, form, fields)
+    return Question(number, form, fields, None)
+
+
+def nonsense(first: int) -> tuple[Question, ...]:
+    """What no server should try, numbered from `first`."""
+    wrong: tuple[tuple[Mapping[str, object], str], ...] = (
+        ({"n": 0}, "invalid_value"),
+        ({"temperature": "hot"}, "invalid_type"),
+        ({"logit_bias": {"99999999": 1}}, "invalid_value"),
+        ({"prompt": []}, "invalid_value"),
+    )
+    return tuple(
+        Question(number, Form.COMPLETION, {"prompt": "tell me", "max_tokens": 4, **fields}, code)
+        for number, (fields, code) in enumerate(wrong, first)
+    )
 
 
 def draw_manner(random: Random) -> Manner:

@@ -1,0 +1,45 @@
+"""Strikes and questions are drawn from the seed alone; long runs have their outages, and a soak has no strike."""
+
+from itertools import pairwise
+
+import pytest
+
+from lmpool.bench.chaos_plan import OUTAGES_MIN, PAUSE_S, Blow, draw_plan
+from lmpool.bench.chaos_question import Form, draw_questions
+
+MANY = 1 << 30
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_long_run_has_its_outages_and_pauses(seed: int) -> None:
+    plan = draw_plan(600, seed, MANY)
+    assert sum(strike.blow is Blow.OUTAGE for strike in plan) >= OUTAGES_MIN
+    pauses = [later.at_s - earlier.at_s for earlier, later in pairwise(plan)]
+    assert min(pauses) >= PAUSE_S[0]
+    assert max(pauses) <= PAUSE_S[1]
+    assert plan[-1].at_s < 600
+
+
+def test_over_an_hour_every_blow_falls() -> None:
+    assert {strike.blow for strike in draw_plan(3600, 1, MANY)} == set(Blow)
+
+
+def test_a_short_run_has_an_outage_and_a_soak_nothing() -> None:
+    assert Blow.OUTAGE in {strike.blow for strike in draw_plan(30, 1, MANY)}
+    assert draw_plan(600, 1, 0) == ()
+    assert len(draw_plan(600, 1, 3)) == 3
+
+
+def test_the_seed_decides_everything() -> None:
+    assert draw_plan(120, 1, MANY) == draw_plan(120, 1, MANY)
+    assert draw_plan(120, 1, MANY) != draw_plan(120, 2, MANY)
+    assert draw_questions(20, 1, with_chat=True) == draw_questions(20, 1, with_chat=True)
+    assert draw_questions(20, 1, with_chat=True) != draw_questions(20, 2, with_chat=True)
+
+
+def test_questions_have_what_servers_have_to_cope_with() -> None:
+    questions = draw_questions(200, 1, with_chat=True)
+    fields = {name for question in questions for name in question.fields}
+    wanted = {"prompt", "messages", "stop", "seed", "n", "presence_penalty", "logprobs", "top_logprobs", "echo"}
+    assert wanted <= fields
+    assert {question.form for question in draw_questions(50, 1, with_chat=False)} == {Form.COMPLETION}
