@@ -52,6 +52,7 @@ from lmpool.core.messages.worker_control import DrainBegun, WorkerJoined
 from lmpool.core.open_request import (
     FAULTS,
     LATE,
+    NONSENSE,
     Leaving,
     OpenRequest,
     Routing,
@@ -297,6 +298,8 @@ class Ingress:
                 self._dropped += 1
             elif finish in FAULTS:
                 self._end(request, Outcome.FAILED, FAULTS[finish])
+            elif number >= len(request.choices) or request.choices[number].lacks_before(index):
+                self._end(request, Outcome.FAILED, NONSENSE)
             else:
                 self._take_token(request, number, index, token, finish, scored)
 
@@ -313,7 +316,6 @@ class Ingress:
         if not choice.is_open or index < len(choice.output):
             self._dropped += 1
             return
-        assert index == len(choice.output), f"{request.id} choice {number}: token {index} after {len(choice.output)}"
         request.visits.take_token(self._now)
         choice.output.append(token)
         choice.is_open = finish is None
@@ -330,7 +332,9 @@ class Ingress:
         if known >= len(entries) or not request.is_scoring:
             self._dropped += 1
             return
-        assert known >= 0, f"{request.id}: scores from {start} after {request.scored}"
+        if known < 0:
+            self._end(request, Outcome.FAILED, NONSENSE)
+            return
         self._requests.put(DeliverPromptLogprobs(request.id, request.scored, entries[known:]))
         request.scored = start + len(entries)
         request.has_progressed = True

@@ -20,6 +20,7 @@ FAULTS = {
     Finish.NOT_FINITE: "The model's output was not finite.",
     Finish.STEP_FAILED: "The model failed on this request.",
 }
+NONSENSE = "The replica's answer had a gap."
 LATE = "The request was not complete at its deadline."
 
 
@@ -79,6 +80,10 @@ class OpenChoice:
     output: "array[int]"
     """Every token that has come, whether or not its client has taken it."""
     is_open: bool
+
+    def lacks_before(self, index: int) -> bool:
+        """Whether a token of this output index leaves a gap. What comes after the end of a choice leaves none."""
+        return self.is_open and index > len(self.output)
 
 
 @attrs.define

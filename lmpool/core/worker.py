@@ -84,7 +84,7 @@ class WorkerSnapshot:
     steps_in_flight: int
     totals: Totals
     messages_stray: int
-    """Of a kind that no worker expects; dropped."""
+    """Of a kind that no worker expects, or about a request of another ingress; dropped."""
     is_draining: bool
     rates: Rates
 
@@ -215,6 +215,10 @@ class Worker:
 
     def _receive(self, now: Nanos, peer: Peer, message: Message) -> None:
         match message:
+            case Submit(request=request) | Abort(request=request) | FinishChoice(request=request) if (
+                peer.role is not Role.INGRESS or request.ingress != peer.epoch
+            ):
+                self._strays += 1
             case Submit():
                 self._take(now, peer, message)
             case Abort(request=request):

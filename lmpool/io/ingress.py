@@ -50,6 +50,7 @@ from lmpool.io.clock import monotonic_now
 from lmpool.io.driver import Driver
 from lmpool.io.errors import NoReplica
 from lmpool.io.link import LINK_BOUNDS, Identity, LinkEvent, Links, control_address, worker_address
+from lmpool.io.log import get_log
 
 ROUTE_WAIT_NS = SECOND
 """Three times what a new control takes to settle; one that is stopped costs each request this much once."""
@@ -63,6 +64,8 @@ HOMES_MAX = 65_536
 """Sessions of a few hours of a busy server, in about 10 MB."""
 QUERY_WAIT_S = 5.0
 ENDING = "The server is ending."
+
+_log = get_log("ingress")
 
 Delivery: TypeAlias = DeliverStart | DeliverToken | DeliverPromptLogprobs | CloseRequest
 Deliver: TypeAlias = Callable[[Delivery], None]
@@ -102,7 +105,9 @@ class IngressAdapter:
         self._control: Peer | None = None
         self._workers: dict[Peer, WorkerJoined] = {}
         self._draining: dict[Peer, None] = {}
+        self._left_out: dict[Peer, None] = {}
         self._facts: WorkerJoined | None = None
+        """Of the first that joined in this life."""
         self._changed = asyncio.Event()
 
     @property
@@ -243,8 +248,11 @@ class IngressAdapter:
             case PeerLost(peer=peer):
                 self._forget(peer)
             case Received(peer=peer, message=WorkerJoined() as facts):
+                if not self._is_of_the_pool(facts):
+                    self._leave_out(peer)
+                    return
                 self._workers[peer] = facts
-                self._facts = facts
+                self._facts = self._facts or facts
             case Received(peer=peer, message=DrainBegun()):
                 self._draining[peer] = None
             case Received():
@@ -255,11 +263,23 @@ class IngressAdapter:
         self._feed(event)
         self._tell_change()
 
+    def _is_of_the_pool(self, facts: WorkerJoined) -> bool:
+        """Whether its blocks are those of the first that joined, by which all chains are made."""
+        first = self._facts or facts
+        return (facts.namespace_base, facts.block_size) == (first.namespace_base, first.block_size)
+
+    def _leave_out(self, peer: Peer) -> None:
+        """It is never asked; said once."""
+        if peer not in self._left_out:
+            self._left_out[peer] = None
+            _log.warning("a replica of another model is left out", rank=peer.rank)
+
     def _forget(self, peer: Peer) -> None:
         if peer == self._control:
             self._control = None
         self._workers.pop(peer, None)
         self._draining.pop(peer, None)
+        self._left_out.pop(peer, None)
         for (asked, _), answer in self._queries.items():
             if asked == peer and not answer.done():
                 answer.set_exception(NoReplica(f"The process {peer.role.value} {peer.rank} was lost."))

@@ -104,12 +104,6 @@ def test_rows_of_other_attempts_and_repeated_ones_are_dropped_and_counted() -> N
     assert front.delivered == {(1, 0): [50]}
 
 
-def test_a_gap_is_a_bug() -> None:
-    front, submit = streaming_front()
-    with pytest.raises(AssertionError, match="token 1 after 0"):
-        front.produce(W0, submit, 0, 1, 50)
-
-
 def test_a_lost_worker_costs_the_client_nothing() -> None:
     front, submit = streaming_front(choices=2)
     for index in range(BLOCK):
@@ -426,6 +420,17 @@ def test_a_stop_string_ends_a_choice_at_its_index() -> None:
     front.produce(W0, submit, 1, 0, 60)
     front.feed(StopFound(request(1), 1, 0))
     assert front.outcome(1) is Outcome.COMPLETE
+
+
+def test_tokens_of_a_choice_beyond_its_stop_are_dropped() -> None:
+    front, submit = streaming_front(choices=2)
+    front.produce(W0, submit, 0, 0, 50)
+    front.feed(StopFound(request(1), 0, 0))
+    for index in (1, 2, 3):
+        assert front.produce(W0, submit, 0, index, 51) == []
+    front.produce(W0, submit, 1, 0, 60)
+    assert front.delivered == {(1, 0): [50], (1, 1): [60]}
+    assert front.phase() == "streaming"
 
 
 def test_a_stop_string_is_found_after_the_worker_was_lost() -> None:

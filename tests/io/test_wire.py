@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmpool.core.ids import RequestId, Role
-from lmpool.core.messages.ingress_control import RouteAsked, StateAsked
+from lmpool.core.messages.ingress_control import DecisionsReported, RouteAsked, StateAsked
 from lmpool.core.messages.ingress_worker import Abort, Submit, TokensProduced
 from lmpool.core.messages.worker_control import FullReport, Report, WorkerJoined
 from lmpool.io.wire import PREFIX, Framed, FrameSplitter, Hello, WireError, decode, encode
@@ -70,13 +70,15 @@ def test_bytes_travel_behind_the_json_in_the_order_of_the_fields() -> None:
 
 
 def test_numbers_that_json_lacks_survive() -> None:
-    rates = attrs.evolve(RATES, step=math.inf, prefill=-math.inf, decode=math.nan)
-    example = BY_KIND[WorkerJoined]
-    assert isinstance(example, WorkerJoined)
-    joined = decode(encode(attrs.evolve(example, rates=rates)))
-    assert isinstance(joined, WorkerJoined)
-    assert (joined.rates.step, joined.rates.prefill) == (math.inf, -math.inf)
-    assert math.isnan(joined.rates.decode)
+    example = BY_KIND[DecisionsReported]
+    assert isinstance(example, DecisionsReported)
+    candidate = attrs.evolve(example.decisions[0].candidates[0], terms=(math.inf, -math.inf), cost=math.nan)
+    decision = attrs.evolve(example.decisions[0], candidates=(candidate,))
+    reported = decode(encode(attrs.evolve(example, decisions=(decision,))))
+    assert isinstance(reported, DecisionsReported)
+    (read,) = reported.decisions[0].candidates
+    assert read.terms == (math.inf, -math.inf)
+    assert math.isnan(read.cost)
 
 
 def test_an_integer_is_welcome_as_a_float_and_becomes_one() -> None:

@@ -205,6 +205,11 @@ EXAMPLES: tuple[Framed, ...] = (
 
 _INTEGERS = st.integers(-(1 << 63), (1 << 63) - 1)
 _PRIORITY = st.integers(PRIORITY_MIN, PRIORITY_MAX)
+_COUNT = st.integers(0, 1 << 20)
+_CHOICE = st.integers(0, CHOICES_MAX - 1)
+_RATE = st.floats(0, 1e15)
+_PENALTY = st.floats(-100, 100)
+_SHARE = st.floats(0, 2)
 _OPTIONAL_COUNT = st.none() | st.integers(0, LOGPROBS_MAX)
 _DIGEST = st.binary(min_size=16, max_size=16)
 _HASHES = st.lists(_DIGEST, max_size=4).map(b"".join)
@@ -246,11 +251,17 @@ def _row_records(draw: st.DrawFn, kind: type, columns: tuple[str, ...]) -> Any:
     """A record whose named columns have one length."""
     length = draw(st.integers(0, 4))
     hints = get_type_hints(kind)
-    rows = {name: _columns(draw, length, get_args(hints[name])[0]) for name in columns}
+    counts = _COUNTS.get(kind, ())
+    rows = {name: _columns(draw, length, _Count if name in counts else get_args(hints[name])[0]) for name in columns}
     return attrs.evolve(draw(records(kind)), **rows)
 
 
+class _Count:
+    """Stands for an integer that cannot be negative."""
+
+
 _NARROWED: dict[Any, st.SearchStrategy[Any]] = {
+    _Count: _COUNT,
     int: _INTEGERS,
     float: st.floats(allow_nan=False),
     bool: st.booleans(),
@@ -260,7 +271,32 @@ _NARROWED: dict[Any, st.SearchStrategy[Any]] = {
 }
 _BOUNDED: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     TokenLogprobs: {"top_tokens": st.just((4, 5)), "top_logprobs": st.just((-0.5, -1.0))},
-    SamplingSettings: {"logprobs": _OPTIONAL_COUNT},
+    SamplingSettings: {
+        "temperature": _SHARE,
+        "top_p": _SHARE,
+        "top_k": _COUNT,
+        "min_p": _SHARE,
+        "presence_penalty": _PENALTY,
+        "frequency_penalty": _PENALTY,
+        "repetition_penalty": st.floats(0.01, 100),
+        "logit_bias": st.lists(st.tuples(_COUNT, _PENALTY), max_size=4).map(tuple),
+        "logprobs": _OPTIONAL_COUNT,
+    },
+    StopSettings: {
+        "output_tokens_max": _COUNT,
+        "output_tokens_min": _COUNT,
+        "ends": st.lists(_COUNT, max_size=4).map(tuple),
+        "hidden_ends": st.lists(_COUNT, max_size=4).map(tuple),
+    },
+    Rates: dict.fromkeys(attrs.fields_dict(Rates), _RATE),
+    wc.Load: dict.fromkeys(attrs.fields_dict(wc.Load), _COUNT),
+    wc.Totals: dict.fromkeys(attrs.fields_dict(wc.Totals), _COUNT),
+    ic.RouteDecided: {"rank": st.integers(0, 63)},
+    ic.Busy: {"retry_after_ns": _COUNT},
+    iw.Refused: {"retry_after_ns": _COUNT},
+    iw.Accepted: {"cached_tokens": _COUNT, "waited_ns": _COUNT},
+    iw.FinishChoice: {"choice": _CHOICE, "output_index": _COUNT},
+    iw.PromptScored: {"start": _COUNT},
     ic.Candidate: {"rank": st.integers(0, 63)},
     ic.DecisionsAsked: {"limit": st.integers(0, DECISIONS_KEPT)},
     ic.RouteAsked: {
@@ -268,6 +304,8 @@ _BOUNDED: dict[type, dict[str, st.SearchStrategy[Any]]] = {
         "namespace": _DIGEST,
         "prompt_tokens": st.integers(64, 1 << 20),
         "choices": st.integers(1, CHOICES_MAX),
+        "output_tokens_max": _COUNT,
+        "draw": st.integers(0, (1 << 63) - 1),
         "priority": _PRIORITY,
     },
     iw.Submit: {
@@ -279,7 +317,14 @@ _BOUNDED: dict[type, dict[str, st.SearchStrategy[Any]]] = {
         "prompt_logprobs": _OPTIONAL_COUNT,
         "priority": _PRIORITY,
     },
-    wc.WorkerJoined: {"namespace_base": _DIGEST, "block_size": st.sampled_from((8, 16, 512))},
+    wc.WorkerJoined: {
+        "namespace_base": _DIGEST,
+        "block_size": st.sampled_from((8, 16, 512)),
+        "blocks": st.integers(1, 1 << 24),
+        "model_tokens_max": st.integers(1, 1 << 20),
+        "step_tokens_max": st.integers(1, 1 << 20),
+        "sequences_max": st.integers(1, 1 << 20),
+    },
     wc.Report: {"added": _HASHES, "removed": _HASHES},
     wc.FullReport: {"hashes": _HASHES, "part": st.just(1), "parts": st.just(2)},
     iw.TokensProduced: {"logprobs": st.just(())},
@@ -289,6 +334,12 @@ _ROWS: dict[type, tuple[str, ...]] = {
     iw.TokensProduced: ("requests", "attempts", "choices", "output_indexes", "tokens", "logprobs", "finishes"),
     wc.Report: ("prefill_requests", "prefill_tokens"),
     wc.FullReport: ("requests", "prefill_tokens"),
+}
+_COUNTS: dict[type, tuple[str, ...]] = {
+    ic.BookingsOffered: ("ranks", "prompt_tokens"),
+    iw.TokensProduced: ("choices", "output_indexes", "tokens"),
+    wc.Report: ("prefill_tokens",),
+    wc.FullReport: ("prefill_tokens",),
 }
 
 
