@@ -5,6 +5,8 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lmpool.core.effects import DeliverToken, IngressEffect
 from lmpool.core.events import RequestArrived
@@ -74,6 +76,35 @@ def test_streaks_and_single_steps_leave_the_same_machines_and_times(policy: str)
     assert sum(worker.events for worker in quick.rack.workers) < 0.7 * sum(
         worker.events for worker in slow.rack.workers
     )
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 400), st.integers(0, 3), st.integers(1, 90), st.integers(1, 70)),
+        min_size=1,
+        max_size=40,
+    ),
+    st.integers(14, 60),
+    st.sampled_from(["default", "round-robin", "session-bounded"]),
+)
+def test_streaks_change_nothing_whatever_is_asked(
+    drawn: list[tuple[int, int, int, int]], kv_blocks: int, policy: str
+) -> None:
+    made = trace(
+        *(
+            asked(at_ms, (group, 50), (10 + number, own), output=output)
+            for number, (at_ms, group, own, output) in enumerate(sorted(drawn))
+        )
+    )
+    small = attrs.evolve(RACK, replicas=2, kv_blocks=kv_blocks)
+    quick, figures = _run(made, small, policy)
+    slow, expected = _run(made, attrs.evolve(small, streak_max=1), policy)
+    assert quick.front.times == slow.front.times
+    assert figures == expected
+    assert figures.unserved == 0
+    for worker in quick.rack.workers:
+        worker.worker.audit()
 
 
 def test_streaks_under_memory_pressure_preempt_as_single_steps_do() -> None:
