@@ -241,16 +241,15 @@ class Ingress:
                 self._dropped += 1
 
     def _arrive(self, arrived: RequestArrived) -> None:
-        choices, most = self._requests.choices, self._settings.requests_max
         assert arrived.request.ingress == self._settings.epoch
-        request = open_request(arrived, Waiting(self._now))
+        request = open_request(self._requests.in_its_class(arrived), Waiting(self._now))
+        why_full = self._requests.why_full(arrived, self._settings.requests_max)
         if self._is_draining:
             close = CloseRequest(arrived.request, Outcome.DRAINING, "The server is ending.", Nanos(0))
             self._requests.turn_away(request, close)
-        elif choices + arrived.choices > most:
-            detail = f"{choices} answers are under way and the server takes at most {most} at a time."
+        elif why_full:
             retry_after = self._settings.search.busy_retry_ns
-            self._requests.turn_away(request, CloseRequest(arrived.request, Outcome.BUSY, detail, retry_after))
+            self._requests.turn_away(request, CloseRequest(arrived.request, Outcome.BUSY, why_full, retry_after))
         else:
             self._requests.add(request)
             self._search.begin(self._now, request)

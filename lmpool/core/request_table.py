@@ -2,19 +2,23 @@
 
 from collections.abc import Iterator
 
+import attrs
+
 from lmpool.core.deadlines import Deadlines
 from lmpool.core.effects import CloseRequest, IngressEffect, Outcome, Send
+from lmpool.core.events import RequestArrived
 from lmpool.core.history import History, HistoryLog
 from lmpool.core.ids import Nanos, Peer, RequestId
 from lmpool.core.limits import HISTORIES_KEPT
 from lmpool.core.messages import Message
 from lmpool.core.open_request import PHASE_NAMES, OpenRequest, Phase, history
+from lmpool.core.tenant_shares import TenantShares
 
 
 class RequestTable:
     """Owned by the ingress machine and its search. Every change of phase goes through `move`."""
 
-    __slots__ = ("_at", "_deadlines", "_effects", "_histories", "_requests", "choices", "now", "outcomes")
+    __slots__ = ("_at", "_deadlines", "_effects", "_histories", "_requests", "_shares", "choices", "now", "outcomes")
 
     def __init__(self) -> None:
         self._requests: dict[int, OpenRequest] = {}
@@ -24,6 +28,7 @@ class RequestTable:
         self._deadlines = Deadlines()
         self._effects: list[IngressEffect] = []
         self._histories = HistoryLog(HISTORIES_KEPT)
+        self._shares = TenantShares()
         self.now = Nanos(0)
         """Of the event that is handled."""
         self.choices = 0
@@ -48,10 +53,26 @@ class RequestTable:
     def count_at(self, worker: Peer) -> int:
         return len(self._at.get(worker, ()))
 
+    def why_full(self, arrived: RequestArrived, most: int) -> str:
+        """Why there is no place for it, in one sentence; empty if there is one. Remembers that its tenant has asked."""
+        shares, tenant = self._shares, arrived.tenant
+        shares.see(tenant)
+        if shares.may_add(tenant, arrived.choices, most - self.choices):
+            return ""
+        if self.choices + arrived.choices > most:
+            return f"{self.choices} answers are under way and the server takes at most {most} at a time."
+        return f"{self.choices} of at most {most} answers are under way, and {shares.of(tenant)} of them are yours."
+
+    def in_its_class(self, arrived: RequestArrived) -> RequestArrived:
+        """With the priority class that it has beside the requests of other tenants."""
+        priority = self._shares.class_of(arrived.tenant, arrived.choices, arrived.priority)
+        return arrived if priority == arrived.priority else attrs.evolve(arrived, priority=priority)
+
     def add(self, request: OpenRequest) -> None:
         assert request.counter not in self._requests
         self._requests[request.counter] = request
         self.choices += request.arrived.choices
+        self._shares.change(request.arrived.tenant, request.arrived.choices)
 
     def move(self, request: OpenRequest, phase: Phase) -> None:
         self._leave(request)
@@ -71,6 +92,7 @@ class RequestTable:
         self._leave(request)
         self._deadlines.drop(request.arrived.request)
         self.choices -= request.arrived.choices
+        self._shares.change(request.arrived.tenant, -request.arrived.choices)
         self.turn_away(request, close)
 
     def turn_away(self, request: OpenRequest, close: CloseRequest) -> None:
@@ -123,4 +145,5 @@ class RequestTable:
         return tuple((PHASE_NAMES[phase], count) for phase, count in counts.items())
 
     def digest_state(self) -> str:
-        return repr((self._requests, self._deadlines.digest_parts(), self.outcomes, self._histories.digest_state()))
+        parts = self._deadlines.digest_parts(), self._histories.digest_state(), self._shares.digest_state()
+        return repr((self._requests, self.outcomes, parts))
