@@ -20,7 +20,7 @@ from lmpool.sim.swarm.run import Result, run_knobs, run_seed
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 200
-GROUP = 10
+GROUP = 5
 STORED = ROOT / command.KEPT
 EVENTS_MIN = 2_000
 
@@ -66,7 +66,7 @@ def test_what_once_failed_holds(seed: int) -> None:
 
 def test_everything_that_should_happen_does() -> None:
     counts: Counter[str] = Counter()
-    for result in run_seeds(range(40), jobs=1):
+    for result in run_seeds(range(24), jobs=1):
         counts.update(dict(result.counts))
     assert [what for what in MUST_HAPPEN if not counts[what]] == []
 
