@@ -13,7 +13,8 @@ from lmpool.core.plan import ReplicaError
 from lmpool.io.child import ChildEnd, drain_ordered
 from lmpool.io.clock import monotonic_now
 from lmpool.io.http.app import Application, create_app
-from lmpool.io.http.keys import KeyFileError, Keys, read_keys
+from lmpool.io.http.key_watch import KeyWatch
+from lmpool.io.http.keys import KeyFileError
 from lmpool.io.http.server import serve
 from lmpool.io.http.service import Context
 from lmpool.io.ingress import IngressAdapter, IngressPlace
@@ -34,7 +35,7 @@ async def run_ingress(order: IngressOrder, channel: ChildEnd) -> None:
     """
     drain = drain_ordered(channel)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what else it says, the supervisor says better
-    keys = _keys(order)
+    watch = _key_watch(order)
     text = await asyncio.to_thread(_text, Path(order.model_folder))
     ingress = IngressAdapter(
         IngressPlace(
@@ -51,7 +52,7 @@ async def run_ingress(order: IngressOrder, channel: ChildEnd) -> None:
             service=Pool(ingress, text),
             text=text,
             names=order.served_names,
-            keys=keys,
+            keys=None if watch is None else watch.keys,
             body_bytes_max=order.body_bytes_max,
             requests_max=order.requests_max,
             now=monotonic_now,
@@ -60,7 +61,7 @@ async def run_ingress(order: IngressOrder, channel: ChildEnd) -> None:
     )
     ingress.dial()
     try:
-        await _serve(order, channel, app, ingress, text, drain)
+        await _serve(order, channel, app, ingress, text, drain, watch)
     finally:
         await ingress.close()
         text.close()
@@ -73,6 +74,7 @@ async def _serve(
     ingress: IngressAdapter,
     text: ModelText,
     drain: "asyncio.Future[Drain]",
+    watch: KeyWatch | None,
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -89,6 +91,8 @@ async def _serve(
     async def beat() -> None:
         while True:
             channel.note(Beat(working=False, steps=0))
+            if watch is not None:
+                watch.look()
             await asyncio.sleep(BEAT_S)
 
     drain.add_done_callback(end)
@@ -109,12 +113,12 @@ async def _serve(
         await asyncio.gather(*others, return_exceptions=True)
 
 
-def _keys(order: IngressOrder) -> Keys | None:
+def _key_watch(order: IngressOrder) -> KeyWatch | None:
     """Raises ReplicaError."""
     if order.api_key_file is None:
         return None
     try:
-        return read_keys(Path(order.api_key_file))
+        return KeyWatch(Path(order.api_key_file))
     except KeyFileError as error:
         raise ReplicaError(str(error), "mend the file, or start without --api-key-file") from error
 

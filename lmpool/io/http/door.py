@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from lmpool.core.ids import SECOND
 from lmpool.io.http.errors import ApiError, Code
+from lmpool.io.http.keys import Client
 
 BUSY_RETRY_S = 1.0
 """A place is free as soon as any request ends."""
@@ -24,6 +25,8 @@ class Door:
     def __init__(self, requests_max: int) -> None:
         self._requests_max = requests_max
         self._inside = 0
+        self._inside_of: dict[str, int] = {}
+        """By the name of the key."""
         self._empty = asyncio.Event()
         self._empty.set()
         self.is_draining = False
@@ -31,21 +34,33 @@ class Door:
         """Set when those still inside must go."""
 
     @contextmanager
-    def pass_through(self) -> Iterator[None]:
+    def pass_through(self, client: Client) -> Iterator[None]:
         """Raises ApiError (429, 503) at the door."""
         if self.is_draining:
             raise ApiError(Code.DRAINING, "The server is ending.", retry_after_s=DRAINING_RETRY_S)
         if self._inside >= self._requests_max:
             text = f"The server already has {self._inside} requests."
             raise ApiError(Code.SERVER_BUSY, text, retry_after_s=BUSY_RETRY_S)
+        if client.limit is not None and self._inside_of.get(client.name, 0) >= client.limit:
+            text = f"This key already has {client.limit} requests under way, which is its limit."
+            raise ApiError(Code.RATE_LIMIT_EXCEEDED, text, retry_after_s=BUSY_RETRY_S)
         self._inside += 1
         self._empty.clear()
+        self._count(client, 1)
         try:
             yield
         finally:
+            self._count(client, -1)
             self._inside -= 1
             if not self._inside:
                 self._empty.set()
+
+    def _count(self, client: Client, change: int) -> None:
+        count = self._inside_of.get(client.name, 0) + change
+        if count:
+            self._inside_of[client.name] = count
+        else:
+            self._inside_of.pop(client.name, None)
 
     async def drain(self, seconds: float) -> None:
         """Takes nobody more; lets those inside finish for so long, then has them told that the server closes."""

@@ -28,6 +28,7 @@ class Code(Enum):
     DEADLINE_EXCEEDED = ("deadline_exceeded", 408, "timeout_error")
     BODY_TOO_LARGE = ("body_too_large", 413, "invalid_request_error")
     UNSUPPORTED_MEDIA_TYPE = ("unsupported_media_type", 415, "invalid_request_error")
+    RATE_LIMIT_EXCEEDED = ("rate_limit_exceeded", 429, "rate_limit_error")
     SERVER_BUSY = ("server_busy", 429, "rate_limit_error")
     INTERNAL_ERROR = ("internal_error", 500, "server_error")
     GENERATION_FAILED = ("generation_failed", 500, "server_error")

@@ -48,7 +48,7 @@ class GenerationEndpoint:
         reply = Reply(scope, receive, send)
         outcome = RequestOutcome.ERROR
         try:
-            with self._door.pass_through():
+            with self._door.pass_through(caller_of(scope).client):
                 outcome = await self._serve(scope, receive, reply, meter)
         except ClientLeftError:
             outcome = RequestOutcome.CANCELLED

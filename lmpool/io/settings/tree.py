@@ -168,8 +168,8 @@ class HttpSettings:
     )
     api_key_file: Path | None = _knob(  # noqa: RUF009
         None,
-        Pathname("a file with lines KEY TENANT [admin]"),
-        "file with the keys that clients must show, lines KEY TENANT [admin]",
+        Pathname("a file with lines KEY TENANT [admin] [limit=N]"),
+        "file with the keys that clients must show, lines KEY TENANT [admin] [limit=N]; read again when it changes",
         "without it everybody who reaches the port is served, as one tenant",
     )
     requests: int = _knob(

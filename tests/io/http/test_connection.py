@@ -11,6 +11,7 @@ from lmpool.io.http.connection import Attendance, ClientLeftError, attend, read_
 from lmpool.io.http.door import Door
 from lmpool.io.http.errors import ApiError, Code
 from lmpool.io.http.interleave import interleave
+from lmpool.io.http.keys import ANYBODY, Client
 
 pytestmark = pytest.mark.anyio
 
@@ -129,21 +130,36 @@ async def test_b16_work_ends_when_the_request_itself_is_cancelled() -> None:
 
 async def test_b37_the_door_is_bounded() -> None:
     door = Door(1)
-    with door.pass_through():
-        with pytest.raises(ApiError) as caught, door.pass_through():
+    with door.pass_through(ANYBODY):
+        with pytest.raises(ApiError) as caught, door.pass_through(ANYBODY):
             pass
         assert caught.value.code is Code.SERVER_BUSY
         assert caught.value.headers == {"retry-after": "1"}
-    with door.pass_through():
+    with door.pass_through(ANYBODY):
         pass
+
+
+async def test_a_key_has_so_many_requests_at_a_time_as_its_line_allows() -> None:
+    door = Door(9)
+    limited, other = Client("red", is_admin=False, limit=2, name="a"), Client("red", is_admin=False, limit=2, name="b")
+    with door.pass_through(limited):
+        with door.pass_through(limited):
+            with pytest.raises(ApiError) as caught, door.pass_through(limited):
+                pass
+            assert caught.value.code is Code.RATE_LIMIT_EXCEEDED
+            assert caught.value.headers == {"retry-after": "1"}
+            with door.pass_through(other), door.pass_through(ANYBODY):
+                pass
+        with door.pass_through(limited):
+            pass
 
 
 async def test_b63_a_draining_door_waits_for_those_inside() -> None:
     door = Door(5)
-    with door.pass_through():
+    with door.pass_through(ANYBODY):
         draining = asyncio.create_task(door.drain(60))
         await asyncio.sleep(0)
-        with pytest.raises(ApiError) as caught, door.pass_through():
+        with pytest.raises(ApiError) as caught, door.pass_through(ANYBODY):
             pass
         assert caught.value.code is Code.DRAINING
         assert not door.closing.is_set()
@@ -153,7 +169,7 @@ async def test_b63_a_draining_door_waits_for_those_inside() -> None:
 
 async def test_b63_a_door_that_has_waited_enough_closes() -> None:
     door = Door(5)
-    with door.pass_through():
+    with door.pass_through(ANYBODY):
         draining = asyncio.create_task(door.drain(0))
         await door.closing.wait()
         assert not draining.done()
