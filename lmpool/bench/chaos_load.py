@@ -8,6 +8,7 @@ from random import Random
 from lmpool.bench.chaos_client import ChaosClient
 from lmpool.bench.chaos_lesson import Known
 from lmpool.bench.chaos_question import PLAIN, draw_manner
+from lmpool.bench.chaos_server import ChaosServer
 from lmpool.bench.chaos_tally import Fate, Tally
 
 REFUSED_PAUSE_S = 0.25
@@ -17,7 +18,10 @@ BURST = 64
 
 
 class Load:
-    def __init__(self, client: ChaosClient, known: Sequence[Known], seed: int, tally: Tally) -> None:
+    def __init__(
+        self, server: ChaosServer, client: ChaosClient, known: Sequence[Known], seed: int, tally: Tally
+    ) -> None:
+        self._server = server
         self._client = client
         self._known = known
         self._seed = seed
@@ -31,7 +35,7 @@ class Load:
             group.create_task(self._burst_at_times(Random(f"bursts {self._seed}"), ends, group))
 
     async def _keep_asking(self, random: Random, ends: float) -> None:
-        while time.monotonic() < ends:
+        while time.monotonic() < ends and self._server.is_running:
             fate = await self._ask(random.choice(self._known), random)
             if fate in (Fate.REFUSED, Fate.INGRESS_LOST):
                 await asyncio.sleep(REFUSED_PAUSE_S)
@@ -40,7 +44,7 @@ class Load:
         short = [known for known in self._known if known.question.fields["max_tokens"] in (4, 16)]
         while True:
             await asyncio.sleep(random.uniform(*BURST_PAUSE_S))
-            if time.monotonic() >= ends:
+            if time.monotonic() >= ends or not self._server.is_running:
                 return
             for _ in range(BURST):
                 group.create_task(self._ask(random.choice(short), random))

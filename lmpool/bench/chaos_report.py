@@ -23,6 +23,8 @@ class Report:
     """By kind of process."""
     crashes: Sequence[str]
     """Processes that ended and nobody here had struck them."""
+    has_recovered: bool
+    """Every replica served again in the end."""
     leaks: Leaks
     exit_code: int | None
     """Of the server after TERM; None if it had to be killed."""
@@ -40,6 +42,8 @@ class Report:
         found += [f"{count} {name} left" for name, count in attrs.asdict(self.leaks).items() if count]
         found += [f"{name} ended of its own accord" for name in self.crashes]
         found += [f"{trend.name} grows" for trend in self.trends if not trend.is_flat]
+        if not self.has_recovered:
+            found.append("not every replica served again")
         if self.exit_code != 0:
             found.append(f"the server ended with {self.exit_code} after TERM")
         if not fates[Fate.COMPLETED]:

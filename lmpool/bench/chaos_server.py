@@ -78,6 +78,10 @@ class ChaosServer:
         self.url = line.decode().split()[1]
         self._look()
 
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
     async def watch(self) -> None:
         while True:
             self._look()
