@@ -1,8 +1,11 @@
 """Very many requests at the same moment: probes must be answered throughout, and every refusal must be in form."""
 
 import asyncio
+import json
+import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -10,7 +13,7 @@ import httpx
 
 from tests.fuzz.rig import PROMPT, Rig
 
-PROBE_PAUSE_S = 0.02
+ROOT = Path(__file__).parents[2]
 SERIAL = 20
 """Requests one after the other, before and after."""
 
@@ -32,16 +35,16 @@ class BurstFigures:
 async def burst(rig: Rig, requests: int) -> BurstFigures:
     """Raises AssertionError for an answer that is not in form."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    async with httpx.AsyncClient(limits=limits, timeout=120) as client, httpx.AsyncClient(timeout=120) as prober:
-        before = await _serial(rig, prober)
+    async with httpx.AsyncClient(limits=limits, timeout=120) as client, httpx.AsyncClient(timeout=120) as single:
+        before = await _serial(rig, single)
         stop = asyncio.Event()
-        probing = asyncio.create_task(_probe(rig, prober, stop))
+        probing = asyncio.create_task(_probe(rig, stop))
         began = time.monotonic()
         answers = await asyncio.gather(*(_ask(rig, client, number) for number in range(requests)))
         took = time.monotonic() - began
         stop.set()
         delays = sorted(await probing)
-        after = await _serial(rig, prober)
+        after = await _serial(rig, single)
     rig.assert_alive()
     return BurstFigures(
         answers=Counter(answers),
@@ -74,13 +77,15 @@ def answer_word(answer: httpx.Response) -> str:
     return f"{answer.status_code} {error['code']}"
 
 
-async def _probe(rig: Rig, client: httpx.AsyncClient, stop: asyncio.Event) -> list[float]:
-    delays: list[float] = []
-    while not stop.is_set():
-        began = time.monotonic()
-        assert (await client.get(rig.url + "/livez")).status_code == 200
-        delays.append(time.monotonic() - began)
-        await asyncio.sleep(PROBE_PAUSE_S)
+async def _probe(rig: Rig, stop: asyncio.Event) -> list[float]:
+    """From a process of its own: this one has its hands full."""
+    host, port = rig.url.removeprefix("http://").split(":")
+    pipe = asyncio.subprocess.PIPE
+    words = (sys.executable, "-m", "tests.fuzz.prober", host, port)
+    prober = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, cwd=ROOT)
+    await stop.wait()
+    told, _ = await prober.communicate(b"end")
+    delays: list[float] = json.loads(told)
     return delays
 
 

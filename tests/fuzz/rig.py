@@ -26,20 +26,24 @@ PROMPT = list(range(2, 90))
 class Rig:
     """Started by `rig`; `lines` is everything that the processes have written to their logs."""
 
-    def __init__(self, folder: Path, model: Path) -> None:
+    def __init__(self, folder: Path, model: Path, api_keys: Path | None, log_level: str) -> None:
+        """With a key file the first key in it is shown."""
         self.run_folder = folder
         self.children: dict[str, ChildProcess] = {}
         self.lines: list[str] = []
         self.url = ""
         self._model = str(model)
+        self._log_level = log_level
+        self._api_keys = None if api_keys is None else str(api_keys)
+        self._key = "" if api_keys is None else api_keys.read_text().split()[0]
 
-    async def start(self, api_keys: Path | None) -> None:
+    async def start(self) -> None:
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         listener.listen(2048)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         folder = str(self.run_folder)
-        control = ControlOrder(RUN, folder, 1, "default", REPLICAS + 1, 60.0, None, 1 << 20, "info")
+        control = ControlOrder(RUN, folder, 1, "default", REPLICAS + 1, 60.0, None, 1 << 20, self._log_level)
         ready = [self._launch("control", control, ())]
         ready += [self._launch(f"worker {rank}", self._worker(rank), ()) for rank in range(REPLICAS)]
         await asyncio.wait_for(asyncio.gather(*ready), WAIT_S)
@@ -51,12 +55,12 @@ class Rig:
             model_folder=self._model,
             served_names=("tiny",),
             listen_fd=listener.fileno(),
-            api_key_file=None if api_keys is None else str(api_keys),
+            api_key_file=self._api_keys,
             block_size=16,
             requests_max=1024,
             body_bytes_max=1 << 20,
             drain_s=5.0,
-            log_level="info",
+            log_level=self._log_level,
         )
         self._launch("ingress", ingress, (listener.fileno(),))
         listener.close()
@@ -81,7 +85,7 @@ class Rig:
             sequences_max=32,
             waiting_requests_max=256,
             waiting_tokens_max=1 << 20,
-            log_level="info",
+            log_level=self._log_level,
         )
 
     def _launch(self, name: str, order: Order, descriptors: Sequence[int]) -> "asyncio.Future[None]":
@@ -107,7 +111,8 @@ class Rig:
 
     async def complete(self, client: httpx.AsyncClient) -> httpx.Response:
         body = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
-        return await client.post(self.url + "/v1/completions", json=body, timeout=WAIT_S)
+        headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
+        return await client.post(self.url + "/v1/completions", json=body, headers=headers, timeout=WAIT_S)
 
     async def reference(self) -> str:
         async with httpx.AsyncClient() as client:
@@ -148,11 +153,11 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(folder: Path, model: Path, api_keys: Path | None) -> AsyncIterator[Rig]:
+async def rig(folder: Path, model: Path, api_keys: Path | None, log_level: str = "info") -> AsyncIterator[Rig]:
     """Serving. `folder` is to be empty, with a short path."""
-    made = Rig(folder, model)
+    made = Rig(folder, model, api_keys, log_level)
     try:
-        await made.start(api_keys)
+        await made.start()
         yield made
     finally:
         await made.close()
