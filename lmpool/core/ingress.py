@@ -297,7 +297,7 @@ class Ingress:
                 self._dropped += 1
             elif finish in FAULTS:
                 self._end(request, Outcome.FAILED, FAULTS[finish])
-            elif number >= len(request.choices) or request.choices[number].lacks_before(index):
+            elif request.lacks_before(number, index):
                 self._end(request, Outcome.FAILED, NONSENSE)
             else:
                 self._take_token(request, number, index, token, finish, scored)

@@ -81,10 +81,6 @@ class OpenChoice:
     """Every token that has come, whether or not its client has taken it."""
     is_open: bool
 
-    def lacks_before(self, index: int) -> bool:
-        """Whether a token of this output index leaves a gap. What comes after the end of a choice leaves none."""
-        return self.is_open and index > len(self.output)
-
 
 @attrs.define
 class OpenRequest:
@@ -123,6 +119,14 @@ class OpenRequest:
     @property
     def counter(self) -> int:
         return self.arrived.request.counter
+
+    def lacks_before(self, number: int, index: int) -> bool:
+        """Whether there is no such choice, or a token of this output index leaves a gap in it. What comes after the
+        end of a choice leaves none."""
+        if number >= len(self.choices):
+            return True
+        choice = self.choices[number]
+        return choice.is_open and index > len(choice.output)
 
     @property
     def worker(self) -> Peer | None:
