@@ -113,8 +113,7 @@ class Roster:
             Member(Rank(rank), Down(Epoch(0)), None, None, 0, 0, None, 0) for rank in range(settings.replicas)
         ]
         self._deadline: Nanos | None = None
-        self._lineup: Lineup | None = None
-        """Kept until something that it is made of changes."""
+        self._lineup: Lineup | None = None  # kept, as each view is, until what it is made of changes
         self._lineup_revision = 0
         self.table = PageTable()
         self.stale_dropped = 0
