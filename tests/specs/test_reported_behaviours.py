@@ -1,25 +1,33 @@
-"""The list of reported behaviours in `specs/routing.md` against the names of tests."""
+"""The lists of reported behaviours in `specs/` against the names of tests."""
 
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.specs.tables import read_rows
 
 TESTS = Path(__file__).parents[1]
-NAME = re.compile(r"^(?:async )?def test_((?:r\d+_)+)", re.MULTILINE)
+LISTS = [
+    ("routing.md", "What users of other routers report", "r"),
+    ("api.md", "What users of other servers report", "b"),
+]
 
 
-def numbers_of_tests() -> set[str]:
-    names = [name for path in sorted(TESTS.rglob("test_*.py")) for name in NAME.findall(path.read_text())]
-    return {number for name in names for number in re.findall(r"r(\d+)_", name)}
+def numbers_of_tests(letter: str) -> set[int]:
+    name = re.compile(rf"^(?:async )?def test_((?:{letter}\d+_)+)", re.MULTILINE)
+    names = [found for path in sorted(TESTS.rglob("test_*.py")) for found in name.findall(path.read_text())]
+    return {int(number) for found in names for number in re.findall(rf"{letter}(\d+)_", found)}
 
 
-def test_what_is_said_to_be_tested_is_and_nothing_else() -> None:
-    rows = read_rows("routing.md", "What users of other routers report")
-    assert {row["number"] for row in rows if row["here"] == "tested"} == numbers_of_tests()
+@pytest.mark.parametrize(("page", "heading", "letter"), LISTS)
+def test_what_is_said_to_be_tested_is_and_nothing_else(page: str, heading: str, letter: str) -> None:
+    rows = read_rows(page, heading)
+    assert {int(row["number"]) for row in rows if row["here"] == "tested"} == numbers_of_tests(letter)
     assert all(row["report"] and row["here"] for row in rows)
 
 
-def test_numbers_rise() -> None:
-    numbers = [int(row["number"]) for row in read_rows("routing.md", "What users of other routers report")]
+@pytest.mark.parametrize(("page", "heading"), [list_[:2] for list_ in LISTS])
+def test_numbers_rise(page: str, heading: str) -> None:
+    numbers = [int(row["number"]) for row in read_rows(page, heading)]
     assert numbers == sorted(set(numbers))
