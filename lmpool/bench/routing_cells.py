@@ -67,16 +67,16 @@ def _made(name: str, workload: str, guess: float) -> Cell:
 CELLS: dict[str, Cell] = {
     cell.name: cell
     for cell in (
-        Cell(CONVERSATION, "", 4.0, 2_000, 512, (), ()),
-        _made("agent-sessions", "agent-sessions", 3.0),
+        Cell(CONVERSATION, "", 3.5, 2_000, 512, (), ()),
+        _made("agent-sessions", "agent-sessions", 2.5),
         _made("hot-session-skew", "hot-session-skew", 60.0),
         _made("long-decode", "long-decode", 25.0),
-        _made("single-turn", "single-turn", 30.0),
+        _made("single-turn", "single-turn", 40.0),
         _made("one-system-prompt", "one-system-prompt", 110.0),
         _made("few-long", "few-long", 60.0),
         _made("sibling-bursts", "sibling-bursts", 3.5),
-        attrs.evolve(_made("slow-rank", "agent-sessions", 2.8), slow=((Rank(0), 2.0),)),
-        attrs.evolve(_made("cold-join", "agent-sessions", 3.0), cold=((Rank(7), Nanos(30 * SECOND)),)),
+        attrs.evolve(_made("slow-rank", "agent-sessions", 2.3), slow=((Rank(0), 2.0),)),
+        attrs.evolve(_made("cold-join", "agent-sessions", 2.5), cold=((Rank(7), Nanos(30 * SECOND)),)),
     )
 }
 
