@@ -144,6 +144,17 @@ def test_any_line_is_a_notice_or_refused(line: bytes) -> None:
         decode_notice(line)
 
 
+@given(st.sampled_from((encode_line(WORKER), encode_line(Drain(2.0)), encode_line(Beat(True, 3)))), st.data())
+def test_a_spoiled_line_is_read_or_refused(line: bytes, data: st.DataObject) -> None:
+    """Both ways: one piece of a good line is another."""
+    begin = data.draw(st.integers(0, len(line)))
+    end = data.draw(st.integers(begin, min(len(line), begin + 8)))
+    spoiled = line[:begin] + data.draw(st.binary(max_size=8)) + line[end:]
+    for decode in (decode_notice, decode_order):
+        with suppress(ChannelError):
+            decode(spoiled)
+
+
 @given(
     lines=st.lists(st.binary(max_size=6).filter(lambda line: b"\n" not in line), max_size=6),
     rest=st.binary(max_size=5).filter(lambda line: b"\n" not in line),

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -151,6 +151,16 @@ def test_a_child_ends_when_its_parent_is_gone_however_busy_it_is(body: str) -> N
     with child(body) as (parent, process):
         assert notices(parent, 1) == [Progress("here")]
         parent.close()
+        assert process.wait(WAIT_S) == ORPHANED
+
+
+@pytest.mark.parametrize("line", [b"\xff\x00\n", b'{"kind":"Drain","seconds":"soon"}\n', b"x" * (2 << 20)])
+def test_a_child_that_is_told_nonsense_ends_itself(line: bytes) -> None:
+    """Its parent is of another version, or broken: nothing that it has in hand is worth more than a fresh start."""
+    with child("wait") as (parent, process):
+        notices(parent, 1)
+        with suppress(ConnectionError):
+            parent.sendall(line)
         assert process.wait(WAIT_S) == ORPHANED
 
 
