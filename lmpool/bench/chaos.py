@@ -22,6 +22,7 @@ from lmpool.bench.chaos_leaks import (
     held,
     left_folders,
     left_processes,
+    orphans,
     quiet_descriptors,
     shared_segments,
     total,
@@ -98,7 +99,7 @@ async def _chaos(given: argparse.Namespace) -> Report:
             kept = Path(tempfile.gettempdir()) / f"lmpool-chaos-{server.process.pid}.log"
             kept.write_text(server.log())
             print(f"the log of the server is in {kept}", file=sys.stderr)
-        left = len(shared_segments() - segments)
+        left = len(orphans(shared_segments() - segments))
         return attrs.evolve(report, leaks=attrs.evolve(report.leaks, segments=report.leaks.segments + left))
 
 

@@ -45,6 +45,19 @@ def shared_segments() -> frozenset[str]:
     return frozenset(entry.name for entry in SEGMENTS.iterdir())
 
 
+def orphans(names: frozenset[str]) -> list[str]:
+    """Segments that no process has mapped: those of other programs on this machine are in use."""
+    used = "".join(_maps(entry) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+    return sorted(name for name in names if str(SEGMENTS / name) not in used)
+
+
+def _maps(process: Path) -> str:
+    try:
+        return (process / "maps").read_text()
+    except OSError:
+        return ""  # it has ended, or is not ours
+
+
 def descriptors(server: ChaosServer) -> Descriptors:
     counts: dict[str, int] = {}
     segments = 0

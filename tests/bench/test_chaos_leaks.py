@@ -1,8 +1,10 @@
 """What is not let go is counted, and what grows over time is told from what is merely busy."""
 
+from multiprocessing.shared_memory import SharedMemory
+
 import pytest
 
-from lmpool.bench.chaos_leaks import Descriptors, grown, held_in
+from lmpool.bench.chaos_leaks import Descriptors, grown, held_in, orphans, shared_segments
 from lmpool.bench.chaos_soak import Sample, trends
 
 RANK = {
@@ -53,6 +55,18 @@ def test_only_more_descriptors_than_before_are_a_leak() -> None:
     before = Descriptors({"ingress": 19, "worker": 17}, 0)
     assert grown(Descriptors({"ingress": 18, "worker": 17}, 0), before) == 0
     assert grown(Descriptors({"ingress": 21, "worker": 18}, 0), before) == 3
+
+
+def test_a_segment_is_an_orphan_once_nobody_has_it_mapped() -> None:
+    before = shared_segments()
+    segment = SharedMemory(create=True, size=4096)
+    try:
+        assert segment.name in shared_segments() - before
+        assert orphans(frozenset({segment.name})) == []
+        segment.close()
+        assert orphans(frozenset({segment.name})) == [segment.name]
+    finally:
+        segment.unlink()
 
 
 def samples(values: list[float], name: str) -> list[Sample]:
