@@ -1,6 +1,7 @@
 """Requests to text over real links: control and two workers with integers for a model, on one event loop."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -11,11 +12,14 @@ import pytest
 import uvloop
 
 from lmpool.core.effects import Outcome
-from lmpool.core.ids import Epoch
+from lmpool.core.events import PeerJoined
+from lmpool.core.ids import Epoch, Peer, Rank, Role
+from lmpool.core.messages.worker_control import WorkerJoined
 from lmpool.core.sampling import StopSettings
 from lmpool.io.errors import BadRequest, DeadlinePassed, Draining, LMPoolError, NoReplica
 from lmpool.io.generation import Chat, Chunk, GenerationRequest, Prompt, SamplingParams
 from lmpool.io.ingress import IngressAdapter, IngressPlace
+from lmpool.io.link import LINK_BOUNDS, Identity, LinkEvent, Links, worker_address
 from lmpool.io.orders import Ready
 from lmpool.io.pool import Pool
 from lmpool.io.request_check import sampling_settings
@@ -23,6 +27,7 @@ from lmpool.io.text.model_text import ModelText
 from lmpool.sim.integer_model import reference_tokens
 from tests.io.cluster import BLOCK, WAIT_S, Cluster, Life
 from tests.io.loops import Run, on_both_loops
+from tests.io.wire_records import EXAMPLES
 from tests.model_folder import tiny_vocabulary, write_tiny_folder
 
 VOCABULARY = len(tiny_vocabulary())
@@ -328,3 +333,34 @@ def test_closing_the_ingress_ends_what_runs(tmp_path: Path) -> None:
                 await tokens_of(here.pool.generate(ask(PROMPT, LONG)))
 
     asyncio.run(body())
+
+
+def test_a_replica_of_another_model_is_left_out(tmp_path: Path) -> None:
+    """Whatever it says of itself: the others' limit and namespace hold, and nothing is sent there."""
+
+    async def body() -> None:
+        async with place(tmp_path) as here:
+            base, limit = here.ingress.namespace_base, here.ingress.tokens_max
+            heard: asyncio.Queue[LinkEvent] = asyncio.Queue()
+            stranger = Peer(Role.WORKER, Rank(2), Epoch(70))
+            links = Links(Identity("run-1", stranger, os.getuid()), LINK_BOUNDS, heard.put_nowait)
+            await links.listen(worker_address(str(tmp_path), Rank(2)), (Role.INGRESS,))
+            ingress = IngressAdapter(IngressPlace("run-1", str(tmp_path), Epoch(51), 3, BLOCK, requests_max=16))
+            ingress.dial()
+            await ingress.any_joined(WAIT_S)
+            joined = await asyncio.wait_for(heard.get(), WAIT_S)
+            assert isinstance(joined, PeerJoined)
+            facts = next(record for record in EXAMPLES if isinstance(record, WorkerJoined))
+            for _ in range(2):
+                links.send(joined.peer, attrs.evolve(facts, model_tokens_max=3))
+            text = ModelText(tmp_path / "model")
+            pool = Pool(ingress, text)
+            for _ in range(3):
+                await tokens_of(pool.generate(ask(PROMPT, attrs.evolve(LONG, max_tokens=4))))
+            assert (ingress.namespace_base, ingress.tokens_max) == (base, limit)
+            assert heard.empty()
+            await ingress.close()
+            text.close()
+            await links.close()
+
+    run_where_servers_end(body())

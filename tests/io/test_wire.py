@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmpool.core.ids import RequestId, Role
-from lmpool.core.messages.ingress_control import DecisionsReported, RouteAsked, StateAsked
-from lmpool.core.messages.ingress_worker import Abort, Submit, TokensProduced
+from lmpool.core.messages.ingress_control import BookingsOffered, DecisionsReported, RouteAsked, StateAsked
+from lmpool.core.messages.ingress_worker import Abort, FinishChoice, Submit, TokensProduced
 from lmpool.core.messages.worker_control import FullReport, Report, WorkerJoined
 from lmpool.io.wire import PREFIX, Framed, FrameSplitter, Hello, WireError, decode, encode
-from tests.io.wire_records import EXAMPLES, KINDS, RATES, REQUEST, framed
+from tests.io.wire_records import EXAMPLES, KINDS, LOAD, RATES, REQUEST, SAMPLING, STOP, framed
 
 BY_KIND = {type(record): record for record in EXAMPLES}
 LIMIT = 1 << 20
@@ -133,6 +133,24 @@ def test_an_integer_is_welcome_as_a_float_and_becomes_one() -> None:
         changed(BY_KIND[FullReport], part=1),
         changed(BY_KIND[WorkerJoined], block_size=48),
         changed(BY_KIND[WorkerJoined], rates={"step": 1}),
+        changed(BY_KIND[Report], prefill_tokens=[-1]),
+        changed(BY_KIND[Report], rates=attrs.asdict(RATES) | {"decode": "nan"}),
+        changed(BY_KIND[Report], rates=attrs.asdict(RATES) | {"step": -1.0}),
+        changed(BY_KIND[Report], load=attrs.asdict(LOAD) | {"waiting_tokens": -5}),
+        changed(BY_KIND[WorkerJoined], blocks=1 << 40),
+        changed(BY_KIND[WorkerJoined], model_tokens_max=0),
+        changed(BY_KIND[Submit], choices=[1, 1]),
+        changed(BY_KIND[Submit], choices=[1, 0]),
+        changed(BY_KIND[Submit], choices=[0, 128]),
+        changed(BY_KIND[Submit], sampling=attrs.asdict(SAMPLING) | {"temperature": "nan"}),
+        changed(BY_KIND[Submit], sampling=attrs.asdict(SAMPLING) | {"repetition_penalty": 0}),
+        changed(BY_KIND[Submit], stop=attrs.asdict(STOP) | {"output_tokens_max": -1}),
+        changed(BY_KIND[RouteAsked], output_tokens_max=-1),
+        changed(BY_KIND[BookingsOffered], ranks=[-1]),
+        changed(BY_KIND[FinishChoice], output_index=-2),
+        changed(BY_KIND[TokensProduced], tokens=[-1, 2]),
+        changed(BY_KIND[TokensProduced], choices=[0, -1]),
+        changed(BY_KIND[TokensProduced], tokens=[1 << 33, 2]),
         frame([]),
         frame("StateAsked"),
         frame({}),

@@ -26,9 +26,8 @@ GOOD = b'{"kind":"Progress","text":"here"}\\n'
 )
 def test_a_child_that_writes_nonsense_is_killed_and_told_of(garbage: bytes) -> None:
     async def body() -> None:
-        program = (
-            f"import os, sys; os.write(int(sys.argv[2]), b'{GOOD.decode()}' + b'{garbage.decode()}'); __import__('time').sleep(99)"
-        )
+        told = f"b'{GOOD.decode()}' + b'{garbage.decode()}'"
+        program = f"import os, sys, time; os.write(int(sys.argv[2]), {told}); time.sleep(99)"
         heard: list[Notice] = []
         order = PrepareOrder(None, "/nowhere", None)
         launch = Launch("liar", order, dict(os.environ), (), (sys.executable, "-c", program))
