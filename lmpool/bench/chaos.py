@@ -51,8 +51,6 @@ RECOVERY_S = 60.0
 BAR = "{n:.0f} of {total:.0f} s: {postfix}"
 LINE_S = {True: 1.0, False: 15.0}
 """Between two lines of progress, on a terminal and elsewhere."""
-LOGPROB_TOLERANCE = 2e-3
-"""Of real models, whose sums depend a little on what else is in a batch."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -78,7 +76,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=int, default=16, metavar="N", help="requests at a time, besides bursts")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of requests and strikes")
     parser.add_argument("--kills", type=int, default=1 << 30, metavar="N", help="most strikes; 0: a soak")
-    parser.add_argument("--model", metavar="MODEL", help="a real one; without it one of exact integers")
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="a real one: form and counts are checked, other texts only counted; without it one of exact integers",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well; - is the output")
     return parser
 
@@ -107,7 +109,7 @@ async def _measure(server: ChaosServer, given: argparse.Namespace) -> Report:
     """The whole story of a server that is up, to its end."""
     watching = asyncio.create_task(server.watch())
     model = await _model(server)
-    learner = ChaosClient(server, model, _tolerance(given))
+    learner = ChaosClient(server, model, is_exact=given.model is None)
     known = await _learn(server, learner, given)
     await learner.close()
     before = await quiet_descriptors(server, None)
@@ -116,7 +118,7 @@ async def _measure(server: ChaosServer, given: argparse.Namespace) -> Report:
     ends = began + given.minutes * 60
     sampling = asyncio.create_task(keep_sampling(server, began, max(1.0, given.minutes * 60 / 120), samples))
     showing = asyncio.create_task(_show(tally, striker, given.minutes * 60))
-    client = ChaosClient(server, model, _tolerance(given))
+    client = ChaosClient(server, model, is_exact=given.model is None)
     plan = draw_plan(given.minutes * 60, given.seed, given.kills)
     load = Load(server, client, known, given.seed, tally)
     await asyncio.gather(load.run(given.clients, ends), striker.run(plan, began, ends))
@@ -160,7 +162,7 @@ async def _learn(server: ChaosServer, client: ChaosClient, given: argparse.Names
     """Raises ServerError."""
     with_chat = given.model is None or "chat on" in server.log()
     questions = (*draw_questions(QUESTIONS, given.seed, with_chat=with_chat), *nonsense(QUESTIONS))
-    lesson = Lesson(client, server.url, _tolerance(given), is_integer=given.model is None)
+    lesson = Lesson(client, server.url, is_integer=given.model is None)
     with tqdm(total=len(questions), desc="learning the answers", mininterval=_line_s()) as progress:
         return await lesson.learn(questions, progress)
 
@@ -171,10 +173,6 @@ async def _model(server: ChaosServer) -> str:
     if models is None:
         raise ServerError(f"the server does not name its model\n{server.last_lines()}")
     return str(models["data"][0]["id"])
-
-
-def _tolerance(given: argparse.Namespace) -> float:
-    return 0.0 if given.model is None else LOGPROB_TOLERANCE
 
 
 async def _recovered(server: ChaosServer, replicas: int) -> bool:

@@ -10,6 +10,7 @@ from openai.types.chat import ChatCompletionChunk
 from lmpool.bench.chaos_question import Form
 
 DONE = "[DONE]"
+FINISHES = ("stop", "length")
 
 
 class MalformedError(Exception):
@@ -162,7 +163,19 @@ def well_formed_error(document: object) -> Mapping[str, Any]:
     return error
 
 
-def differences(told: Answer, expected: Answer, logprob_tolerance: float) -> list[str]:
+def faults_of_form(told: Answer, expected: Answer) -> list[str]:
+    """What is wrong with an answer whatever its text; empty if nothing."""
+    found = []
+    if len(told.choices) != len(expected.choices):
+        found.append(f"{len(told.choices)} choices instead of {len(expected.choices)}")
+    if any(choice.finish not in FINISHES for choice in told.choices):
+        found.append(f"finish reasons {[choice.finish for choice in told.choices]}")
+    if told.prompt_tokens not in (None, expected.prompt_tokens):
+        found.append(f"prompt_tokens {told.prompt_tokens} instead of {expected.prompt_tokens}")
+    return found
+
+
+def differences(told: Answer, expected: Answer) -> list[str]:
     """What a client would notice; empty if nothing. Counts that were not told are not compared."""
     found = []
     if len(told.choices) != len(expected.choices):
@@ -172,21 +185,13 @@ def differences(told: Answer, expected: Answer, logprob_tolerance: float) -> lis
             found.append(f"choice {index}: text {choice.text!r} instead of {other.text!r}")
         if choice.finish != other.finish:
             found.append(f"choice {index}: finish {choice.finish} instead of {other.finish}")
-        if not _close(choice.logprobs, other.logprobs, logprob_tolerance):
+        if choice.logprobs != other.logprobs:
             found.append(f"choice {index}: log-probabilities {choice.logprobs} instead of {other.logprobs}")
     for name in ("prompt_tokens", "completion_tokens"):
         count = getattr(told, name)
         if count is not None and count != getattr(expected, name):
             found.append(f"{name} {count} instead of {getattr(expected, name)}")
     return found
-
-
-def _close(told: object, expected: object, tolerance: float) -> bool:
-    if isinstance(told, tuple) and isinstance(expected, tuple):
-        return len(told) == len(expected) and all(map(_close, told, expected, [tolerance] * len(told)))
-    if isinstance(told, float) and isinstance(expected, float):
-        return abs(told - expected) <= tolerance
-    return told == expected
 
 
 def is_beginning(texts: Sequence[str], expected: Answer) -> bool:

@@ -15,6 +15,7 @@ from lmpool.bench.chaos_answer import (
     StreamError,
     StreamReader,
     differences,
+    faults_of_form,
     is_beginning,
     well_formed_error,
     whole_answer,
@@ -46,11 +47,12 @@ class Watched(Protocol):
 
 
 class ChaosClient:
-    def __init__(self, server: Watched, model: str, logprob_tolerance: float) -> None:
+    def __init__(self, server: Watched, model: str, *, is_exact: bool) -> None:
+        """`is_exact`: no answer depends on what is computed beside it, as rounding makes those of real models do."""
         self._openai = openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=TIMEOUT_S)
         self._server = server
         self._model = model
-        self._tolerance = logprob_tolerance
+        self._is_exact = is_exact
 
     async def close(self) -> None:
         await self._openai.close()
@@ -63,11 +65,12 @@ class ChaosClient:
         exchange = _Exchange(self._openai, self._model, question, manner)
         began = time.monotonic()
         fate, kind, detail = await self._fate(exchange, expected, began)
-        if fate in (Fate.CANCELLED, Fate.INGRESS_LOST, Fate.REFUSED) and not is_beginning(exchange.texts, expected):
+        is_cut = fate in (Fate.CANCELLED, Fate.INGRESS_LOST, Fate.REFUSED)
+        if is_cut and self._is_exact and not is_beginning(exchange.texts, expected):
             fate, detail = Fate.WRONG, f"it began with {exchange.texts}"
         took = time.monotonic() - began
         where = f"question {question.number} after {took:.1f} s, {_told(manner)}: "
-        return Ask(fate, kind, where + detail if detail else "", exchange.longest_gap_s)
+        return Ask(fate, kind, where + detail if detail else "", exchange.longest_gap_s, exchange.differs)
 
     async def _fate(self, exchange: "_Exchange", expected: Answer, began: float) -> tuple[Fate, str, str]:
         try:
@@ -90,7 +93,8 @@ class ChaosClient:
             if any(died_since(self._server.deaths, "ingress", began - STALE_S)):
                 return Fate.INGRESS_LOST, "", ""
             return Fate.LOST, "", f"{error!r} from {error.__cause__!r}"
-        found = differences(told, expected, self._tolerance)
+        exchange.differs = bool(differences(told, expected))
+        found = differences(told, expected) if self._is_exact else faults_of_form(told, expected)
         return (Fate.WRONG, "", "; ".join(found)) if found else (Fate.COMPLETED, "", "")
 
 
@@ -102,6 +106,7 @@ class _Exchange:
         self.manner = manner
         self.texts: Sequence[str] = ()
         self.longest_gap_s = 0.0
+        self.differs = False
         self._client = client
         self._body = body_of(question, manner, model)
         self._headers = headers_of(manner)

@@ -8,7 +8,7 @@ import attrs
 import httpx
 from tqdm import tqdm
 
-from lmpool.bench.chaos_answer import Answer, differences
+from lmpool.bench.chaos_answer import Answer, differences, faults_of_form
 from lmpool.bench.chaos_client import ChaosClient
 from lmpool.bench.chaos_question import PLAIN, Form, Question
 from lmpool.bench.chaos_reference import reference_differences
@@ -30,10 +30,9 @@ class Known:
 
 
 class Lesson:
-    def __init__(self, client: ChaosClient, url: str, tolerance: float, *, is_integer: bool) -> None:
+    def __init__(self, client: ChaosClient, url: str, *, is_integer: bool) -> None:
         self._client = client
         self._url = url
-        self._tolerance = tolerance
         self._is_integer = is_integer
         self._turns = asyncio.Semaphore(LEARNERS)
 
@@ -56,8 +55,9 @@ class Lesson:
         else:
             answer = await self._client.answer(question, PLAIN)
             stream = await self._client.answer(question, attrs.evolve(PLAIN, is_stream=True))
-            found = differences(stream, answer, self._tolerance)
+            found = faults_of_form(stream, answer)
             if self._is_integer:
+                found += differences(stream, answer)
                 found += reference_differences(question, await self._tokens(question), answer)
         if found:
             raise ServerError(f"undisturbed, question {question.number} {question.fields}: {'; '.join(found)}")

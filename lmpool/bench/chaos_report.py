@@ -56,6 +56,7 @@ def report_document(report: Report) -> Mapping[str, object]:
     return {
         "accepted": tally.accepted,
         **{fate.value: tally.fates[fate] for fate in Fate},
+        "differing": tally.differing,
         "refusals": dict(sorted(tally.refusals.items())),
         **{f"leaked_{name}": count for name, count in _leaks(report.leaks).items()},
         "crashes": list(report.crashes),
@@ -81,6 +82,7 @@ def report_lines(report: Report) -> list[str]:
     tally = report.tally
     rows = [["accepted", str(tally.accepted)]]
     rows += [[fate.value.replace("_", " "), str(tally.fates[fate])] for fate in Fate]
+    rows += [["other text than undisturbed", str(tally.differing)]]
     rows += [[f"  {kind}", str(count)] for kind, count in sorted(tally.refusals.items())]
     lines = table_lines(("requests", ""), rows)
     lines += ["", *table_lines(("strikes", ""), [[blow, str(count)] for blow, count in sorted(report.strikes.items())])]

@@ -36,6 +36,8 @@ class Ask:
     detail: str
     gap_s: float
     """Longest between two events of its stream, as far as the client did not tarry."""
+    differs: bool
+    """From the undisturbed answer; wrong where the model is exact, rounding where it is a real one."""
 
 
 class Tally:
@@ -46,6 +48,7 @@ class Tally:
         """Of the first that were wrong or lost."""
         self.longest_gap_s = 0.0
         self.under_way = 0
+        self.differing = 0
 
     def add(self, ask: Ask) -> None:
         self.fates[ask.fate] += 1
@@ -53,6 +56,7 @@ class Tally:
             self.refusals[ask.kind] += 1
         if ask.fate in (Fate.WRONG, Fate.LOST) and len(self.details) < DETAILS_KEPT:
             self.details.append(f"{ask.fate.value}: {ask.detail}")
+        self.differing += ask.differs
         self.longest_gap_s = max(self.longest_gap_s, ask.gap_s)
 
     @property

@@ -40,7 +40,13 @@ class Scripted:
 
 
 def ask(
-    reply: bytes, manner: Manner, *, question: Question = QUESTION, dies: Sequence[str] = (), pause_s: float = 0.0
+    reply: bytes,
+    manner: Manner,
+    *,
+    question: Question = QUESTION,
+    dies: Sequence[str] = (),
+    pause_s: float = 0.0,
+    is_exact: bool = True,
 ) -> Ask:
     async def run() -> Ask:
         script = Scripted(reply, pause_s)
@@ -48,7 +54,7 @@ def ask(
         async with server:
             script.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             script.deaths = [Death(time.monotonic() + 0.01, name, is_expected=True) for name in dies]
-            client = ChaosClient(script, "m", 0.0)
+            client = ChaosClient(script, "m", is_exact=is_exact)
             try:
                 return await client.ask(question, manner, EXPECTED)
             finally:
@@ -109,6 +115,13 @@ def test_streams_that_differ_from_the_undisturbed_one_are_wrong(reply: bytes) ->
 
 def test_whole_answers_that_differ_are_wrong() -> None:
     assert ask(whole("xz"), PLAIN).fate is Fate.WRONG
+
+
+def test_another_text_of_a_real_model_is_counted_and_another_form_is_wrong() -> None:
+    told = ask(whole("xz"), PLAIN, is_exact=False)
+    assert (told.fate, told.differs) == (Fate.COMPLETED, True)
+    assert not ask(whole("xy"), PLAIN, is_exact=False).differs
+    assert ask(stream(piece("x"), "[DONE]"), STREAM, is_exact=False).fate is Fate.WRONG
 
 
 def test_a_cut_connection_is_lost_unless_the_ingress_died() -> None:
