@@ -55,7 +55,7 @@ class Figures:
     refused: int = 0
     """Links that the other side ended."""
     streams: int = 0
-    gaps_s: list[float] = attrs.field(factory=list)
+    stream_s: list[float] = attrs.field(factory=list)
     """How long each good stream took."""
     memory_before: dict[str, int] = attrs.field(factory=dict)
     memory_after: dict[str, int] = attrs.field(factory=dict)
@@ -263,7 +263,7 @@ async def good_streams(rig: Rig, reference: str, stop: asyncio.Event, figures: F
         while not stop.is_set():
             began = time.monotonic()
             assert await rig.stream(client) == reference
-            figures.gaps_s.append(time.monotonic() - began)
+            figures.stream_s.append(time.monotonic() - began)
             figures.streams += 1
 
 
