@@ -16,7 +16,7 @@ from typing import TypedDict
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
 
-DOWNLOADS_MB: Mapping[str, int] = {"base": 15, "model": 50, "dev": 110}
+DOWNLOADS_MB: Mapping[str, int] = {"base": 15, "model": 50, "dev": 150}
 """Wheels of the base install and of each extra on Linux x86-64, without torch, measured."""
 
 TORCH_ADVICE = """\
