@@ -1,19 +1,14 @@
 """The bundled model's tokenizer and template against transformers."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lmpool.io.supervision.machine import usual_cache_folder
 from lmpool.io.text.model_text import ModelText
 
-FOLDER = Path(os.environ.get("LMPOOL_TEST_SMOLLM2", Path.home() / ".cache/lmpool-dev/smollm2"))
-
-pytestmark = [
-    pytest.mark.weights,
-    pytest.mark.skipif(not FOLDER.exists(), reason="no converted folder; LMPOOL_TEST_SMOLLM2 names one"),
-]
+pytestmark = [pytest.mark.weights, pytest.mark.timeout(600)]
 
 CHATS = (
     [{"role": "user", "content": "What is the capital of France?"}],
@@ -26,6 +21,13 @@ CHATS = (
 )
 
 
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    from lmpool.gpu.source import prepare  # noqa: PLC0415 (imports torch, which other tests need not pay)
+
+    return prepare(None, usual_cache_folder({}), lambda line: None)
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
@@ -33,11 +35,11 @@ def anyio_backend() -> str:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("chat", CHATS)
-async def test_chats_have_the_tokens_that_transformers_gives_them(chat: list[dict[str, str]]) -> None:
+async def test_chats_have_the_tokens_that_transformers_gives_them(folder: Path, chat: list[dict[str, str]]) -> None:
     from transformers import AutoTokenizer  # noqa: PLC0415 (two seconds that other tests need not pay)
 
-    theirs = AutoTokenizer.from_pretrained(FOLDER, local_files_only=True)
-    ours = ModelText(FOLDER)
+    theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    ours = ModelText(folder)
     expected: Any = theirs.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
     assert await ours.encode_chat(chat, add_generation_prompt=True) == expected
     content = chat[-1]["content"]
