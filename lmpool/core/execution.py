@@ -225,7 +225,8 @@ class Execution:
         sequence.failures = 0
         sequence.sampling -= row.samples
         sequence.computed = max(sequence.computed, row.end)
-        self.schedule.publish(sequence)
+        if sequence.computed >= (sequence.published + 1) * self._block_size:
+            self.schedule.publish(sequence)
         if sequence.state is SequenceState.PREFILLING and sequence.computed == sequence.prefill_end:
             sequence.move(SequenceEvent.PREFILLED)
             if len(sequence.history) == sequence.tokens_max:
@@ -235,13 +236,13 @@ class Execution:
         request, sequence = row.request, row.sequence
         if row.life != sequence.life or sequence.state is SequenceState.ENDED:
             return
-        index = sequence.outputs
-        sequence.history.append(token)
-        stop = request.submit.stop
+        history, stop = sequence.history, request.submit.stop
+        index = len(history) - sequence.prompt_tokens
+        history.append(token)
         finish = None
         if token in stop.ends and index >= stop.output_tokens_min:
             finish = Finish.END_TOKEN
-        elif len(sequence.history) == sequence.tokens_max:
+        elif len(history) == sequence.tokens_max:
             finish = Finish.LENGTH
         self._outbox.put_token(request, sequence.id.choice, index, token, logprobs, finish)
         if finish is not None:
