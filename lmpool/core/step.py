@@ -60,12 +60,9 @@ def plan_decode(
         sequence.table += pool.allocate(1)
     known = start < len(sequence.history)
     tokens = (sequence.history[start],) if known else ()
-    submit = request.submit
-    index = len(sequence.history) - sequence.prompt_tokens + sequence.sampling
-    chance = _chance(request, sequence, index) if submit.sampling.temperature > 0 else 0.0
-    row = Row(
-        sequence.slot, start, tokens, tuple(sequence.table), True, True, chance, index < submit.stop.output_tokens_min
-    )
+    index = sequence.outputs + sequence.sampling
+    chance, minimum = _chance(request, sequence, index), request.submit.stop.output_tokens_min
+    row = Row(sequence.slot, start, tokens, tuple(sequence.table), True, True, chance, index < minimum)
     sequence.planned = start + 1
     sequence.sampling += 1
     sequence.in_flight += 1
