@@ -15,7 +15,7 @@ from typing import TypeAlias
 import attrs
 from tqdm import tqdm
 
-from lmpool.bench.routing_cells import CELLS, CONVERSATION, Cell, is_sustained, load, saturation
+from lmpool.bench.routing_cells import CELLS, CONVERSATION, IN_TICKS, Cell, is_sustained, load, saturation
 from lmpool.bench.routing_table import Measured, report
 from lmpool.bench.simulate import each_once
 from lmpool.core.route import POLICIES
@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--cells", nargs="+", choices=tuple(CELLS), metavar="CELL", help=f"of {', '.join(CELLS)}")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help=f"of the cell {CONVERSATION}")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help=f"of the cells {CONVERSATION} and {IN_TICKS}")
     parser.add_argument("--policies", nargs="+", choices=tuple(POLICIES), metavar="NAME", help="(default: each once)")
     parser.add_argument("--loads", nargs="+", type=float, default=list(LOADS), metavar="X", help="of saturation")
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="1 to N (default %(default)s)")
@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _possible(trace: Path | None) -> list[str]:
-    return [name for name in CELLS if trace is not None or name != CONVERSATION]
+    return [name for name, cell in CELLS.items() if trace is not None or cell.workload]
 
 
 def _measure(given: argparse.Namespace, cells: Sequence[Cell], results: Results) -> None:

@@ -21,6 +21,7 @@ from lmpool.sim.trace_formats import read_trace
 from lmpool.sim.workload import make_workload
 
 CONVERSATION = "conversation"
+IN_TICKS = "conversation-ticks"
 SATURATION_SEEDS = (101, 102)
 """None of those that policies are compared on. Their counts are added: those of one are noisy where few arrive."""
 SATURATION_POLICIES = ("session-bounded", "longest-prefix", "dynamo-64")
@@ -37,6 +38,8 @@ class Cell:
     name: str
     workload: str
     """Empty: the recorded trace."""
+    is_jittered: bool
+    """Whether the recorded arrivals of one moment are spread over its tick."""
     guess: float
     """Where the search for its saturation begins: arrivals a second, or times the recorded speed."""
     kv_blocks: int
@@ -61,13 +64,14 @@ class Cell:
 
 
 def _made(name: str, workload: str, guess: float) -> Cell:
-    return Cell(name, workload, guess, 6_250, 64, (), ())
+    return Cell(name, workload, False, guess, 6_250, 64, (), ())
 
 
 CELLS: dict[str, Cell] = {
     cell.name: cell
     for cell in (
-        Cell(CONVERSATION, "", 3.5, 2_000, 512, (), ()),
+        Cell(CONVERSATION, "", True, 3.5, 2_000, 512, (), ()),
+        Cell(IN_TICKS, "", False, 3.5, 2_000, 512, (), ()),
         _made("agent-sessions", "agent-sessions", 2.5),
         _made("hot-session-skew", "hot-session-skew", 60.0),
         _made("long-decode", "long-decode", 25.0),
@@ -104,7 +108,8 @@ def load(cell: Cell, recorded: Path | None, requests: int, rate: float, seed: in
     else:
         whole = _recorded(recorded)
         start = Random(seed).randint(0, max(len(whole.requests) - requests, 0))
-        trace = at_speed(jittered(window(whole, start, requests), seed), rate)
+        part = window(whole, start, requests)
+        trace = at_speed(jittered(part, seed) if cell.is_jittered else part, rate)
     return Load(trace, make_prompts(trace, cell.block_size))
 
 
