@@ -30,11 +30,10 @@ class LeftOut(Enum):
 
 
 class Decodable(NamedTuple):
-    """A running sequence whose next input is its last token, known or not."""
+    """A running sequence whose next input is its last token, known or not, and begins a block."""
 
     sequence: SequenceId
     place: Place
-    needs_block: bool
 
 
 @attrs.frozen
@@ -75,6 +74,10 @@ class BatchView:
     """Available blocks."""
     is_releasing: bool
     """Blocks will become available when a running step completes."""
+    decoding: int
+    """Running sequences whose next input is their last token and has its block: each has a row."""
+    last_decoding: Decodable | None
+    """The last of those in order of service."""
     decodable: tuple[Decodable, ...]
     """In order of service, like the other two."""
     prefillable: tuple[Prefillable, ...]
@@ -91,6 +94,7 @@ class Portion:
 @attrs.frozen
 class BatchDecision:
     decodes: tuple[SequenceId, ...]
+    """Among those that begin a block."""
     prefills: tuple[Portion, ...]
     begins: tuple[SequenceId, ...]
     """Queued sequences among those of `prefills`."""
@@ -170,16 +174,14 @@ def choose(view: BatchView) -> BatchDecision | Shortage:
     decodes: list[SequenceId] = []
     blocks = view.blocks
     for decodable in view.decodable:
-        if not decodable.needs_block:
-            decodes.append(decodable.sequence)
-        elif blocks:
+        if blocks:
             blocks -= 1
             decodes.append(decodable.sequence)
         elif view.is_releasing:
             left_out.append((decodable.sequence, LeftOut.NO_BLOCKS))
         else:
             return Shortage(_youngest(view))
-    room = _Room(view, view.step_tokens_max - len(decodes), blocks, left_out)
+    room = _Room(view, view.step_tokens_max - view.decoding - len(decodes), blocks, left_out)
     _share(view, room)
     portions = tuple(Portion(sequence, tokens) for sequence, tokens in room.portions.items())
     return BatchDecision(tuple(decodes), portions, tuple(room.begins), tuple(left_out))
@@ -187,6 +189,8 @@ def choose(view: BatchView) -> BatchDecision | Shortage:
 
 def _youngest(view: BatchView) -> SequenceId:
     running: list[Decodable | Prefillable] = [*view.decodable, *view.prefillable]
+    if view.last_decoding is not None:
+        running.append(view.last_decoding)
     assert len(running) > 1, "one sequence alone fits in the pool"
     return max(running, key=lambda candidate: candidate.place).sequence
 

@@ -9,7 +9,8 @@ import attrs
 
 from lmpool.core.batch import BatchDecision, Shortage, choose
 from lmpool.core.block_pool import BlockPool
-from lmpool.core.ids import Nanos, SequenceId, StepNumber
+from lmpool.core.cost import prefill_pairs
+from lmpool.core.ids import Nanos, RequestId, SequenceId, StepNumber
 from lmpool.core.live_request import LiveRequest
 from lmpool.core.messages.ingress_worker import Accepted, Finish, PromptScored
 from lmpool.core.messages.worker_control import Load
@@ -19,7 +20,7 @@ from lmpool.core.rates import Rates
 from lmpool.core.report import Tally, load_of
 from lmpool.core.schedule import Schedule
 from lmpool.core.sequence import Sequence, SequenceEvent, SequenceState
-from lmpool.core.step import PlannedRow, RunningStep, plan_decode, plan_prefill, start_of, work_of
+from lmpool.core.step import PlannedRow, RunningStep, plan_decodes, plan_prefill, start_of
 from lmpool.core.step_cost import StepWork, correct, predict
 
 FAILURES_MAX = 3
@@ -35,6 +36,7 @@ class Execution:
         "_step",
         "_steps",
         "pool",
+        "prefilling",
         "rates",
         "schedule",
         "tally",
@@ -45,6 +47,8 @@ class Execution:
         self.schedule = schedule
         self.rates = rates
         self.tally = Tally()
+        self.prefilling: dict[RequestId, LiveRequest] = {}
+        """All that have prefill tokens left, and some that had: whoever reads it drops those that are done."""
         self._block_size = block_size
         self._outbox = outbox
         self._sequences: dict[SequenceId, tuple[LiveRequest, Sequence]] = {}
@@ -66,6 +70,7 @@ class Execution:
     def enqueue(self, request: LiveRequest) -> None:
         """Later choices will find all complete blocks of the prompt, which the first computes."""
         first = True
+        self.prefilling[request.id] = request
         for sequence in request.open_sequences:
             self._sequences[sequence.id] = (request, sequence)
             coming = self.schedule.reach(sequence) if first else sequence.prompt_tokens // self._block_size
@@ -95,12 +100,11 @@ class Execution:
         while isinstance(decision, Shortage):
             self._preempt(self._sequences[decision.victim][1])
             decision = choose(self.schedule.view())
-        if not decision.decodes and not decision.prefills:
+        if not self.schedule.decoding and not decision.decodes and not decision.prefills:
             return None
         self._step = StepNumber(self._step + 1)
         starts = self._begin(decision, now)
-        rows, planned = self._rows(decision)
-        work = work_of(planned)
+        rows, planned, work = self._rows(decision)
         self._steps.append(RunningStep(self._step, now, tuple(planned), work, Nanos(int(predict(self.rates, work)))))
         return BatchPlan(self._step, self.schedule.take_departures(), starts, rows)
 
@@ -119,20 +123,24 @@ class Execution:
                 self._outbox.say(request.peer, Accepted(request.id, request.submit.attempt, cached, waited))
         return tuple(starts)
 
-    def _rows(self, decision: BatchDecision) -> tuple[tuple[Row, ...], list[PlannedRow]]:
+    def _rows(self, decision: BatchDecision) -> tuple[tuple[Row, ...], list[PlannedRow], StepWork]:
         rows: list[Row] = []
         planned: list[PlannedRow] = []
+        owned = self._sequences
+        decodes = [owned[sequence.id] for sequence in self.schedule.decoding]
         for sequence_id in decision.decodes:
-            request, sequence = self._sequences[sequence_id]
-            row, memory = plan_decode(request, sequence, self.pool, self._block_size, self._step)
-            rows.append(row)
-            planned.append(memory)
+            owned[sequence_id][1].table += self.pool.allocate(1)
+            decodes.append(owned[sequence_id])
+        context = plan_decodes(decodes, self._step, rows, planned)
+        tokens = pairs = 0
         for portion in decision.prefills:
             request, sequence = self._sequences[portion.sequence]
             row, memory = plan_prefill(request, sequence, portion.tokens, self._block_size, self._step)
             rows.append(row)
             planned.append(memory)
-        return tuple(rows), planned
+            tokens += portion.tokens
+            pairs += prefill_pairs(portion.tokens, row.start)
+        return tuple(rows), planned, StepWork(tokens, pairs, len(decodes), context)
 
     def _preempt(self, sequence: Sequence) -> None:
         self.schedule.leave(sequence)
@@ -142,6 +150,8 @@ class Execution:
         self._requeue(sequence)
 
     def _requeue(self, sequence: Sequence) -> None:
+        request = self._sequences[sequence.id][0]
+        self.prefilling[request.id] = request
         sequence.extend_chain(self._block_size)
         self.schedule.enqueue(sequence, self.schedule.reach(sequence))
 
@@ -155,8 +165,10 @@ class Execution:
         self.tally.tokens_computed += step.work.prefill
         self._tell_scores(step, result.prompt_logprobs)
         samples = zip(result.slots, result.tokens, result.logprobs, strict=True)
+        ended: list[LiveRequest] = []
         for row in step.rows:
-            row.sequence.in_flight -= 1
+            request, sequence = row.request, row.sequence
+            sequence.in_flight -= 1
             if not row.samples:
                 self._complete_row(row)
             else:
@@ -164,13 +176,14 @@ class Execution:
                 assert slot == row.slot
                 if token == NOT_FINITE:
                     self._fault(row, Finish.NOT_FINITE)
-                else:
-                    self._complete_row(row)
-                    self._take_token(row, token, logprobs)
-            if row.sequence.state is not SequenceState.DECODING:
-                self._settle(row.sequence)
+                elif self._complete_row(row):
+                    self._take_token(request, sequence, token, logprobs)
+            if sequence.state is not SequenceState.DECODING:
+                self._settle(sequence)
+                if sequence.state is SequenceState.ENDED:
+                    ended.append(request)
         self.pool.complete(step.number)
-        return [row.request for row in step.rows if row.sequence.state is SequenceState.ENDED]
+        return ended
 
     def streak(self) -> int:
         """How many steps from the running one on will only decode what runs now, without completing or taking a block
@@ -217,11 +230,14 @@ class Execution:
         self.pool.complete(number)
         return [row.request for row in step.rows if row.sequence.state is SequenceState.ENDED]
 
-    def _complete_row(self, row: PlannedRow) -> None:
-        """Its keys and values are in their blocks; what is complete becomes resident, whoever has left meanwhile."""
+    def _complete_row(self, row: PlannedRow) -> bool:
+        """Its keys and values are in their blocks; what is complete becomes resident, whoever has left meanwhile.
+
+        Returns whether a token that was sampled counts.
+        """
         sequence = row.sequence
         if row.life != sequence.life:
-            return
+            return False
         sequence.failures = 0
         sequence.sampling -= row.samples
         sequence.computed = max(sequence.computed, row.end)
@@ -231,11 +247,9 @@ class Execution:
             sequence.move(SequenceEvent.PREFILLED)
             if len(sequence.history) == sequence.tokens_max:
                 self.close(sequence)
+        return sequence.state is not SequenceState.ENDED
 
-    def _take_token(self, row: PlannedRow, token: int, logprobs: TokenLogprobs | None) -> None:
-        request, sequence = row.request, row.sequence
-        if row.life != sequence.life or sequence.state is SequenceState.ENDED:
-            return
+    def _take_token(self, request: LiveRequest, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> None:
         history, stop = sequence.history, request.submit.stop
         index = len(history) - sequence.prompt_tokens
         history.append(token)

@@ -27,7 +27,15 @@ class Tally:
     preemptions: int = 0
 
     def totals(self) -> Totals:
-        return Totals(*attrs.astuple(self))
+        return Totals(
+            self.tokens_computed,
+            self.tokens_cached,
+            self.outputs,
+            self.output_tokens,
+            self.steps,
+            self.steps_failed,
+            self.preemptions,
+        )
 
 
 class Reporter:
@@ -70,15 +78,18 @@ class Reporter:
         self._ended.clear()
 
     def changes(
-        self, pool: BlockPool, live: dict[RequestId, LiveRequest], load: Load, rates: Rates, totals: Totals
+        self, pool: BlockPool, prefilling: dict[RequestId, LiveRequest], load: Load, rates: Rates, totals: Totals
     ) -> Report:
+        """Drops those from `prefilling` that have no prefill token left."""
         added, removed = pool.take_changes()
         prefills: dict[RequestId, int] = {}
-        for request in live.values():
+        for request in prefilling.values():
             left = request.prefill_remaining
             if left != request.prefill_told:
                 prefills[request.id] = left
                 request.prefill_told = left
+        for done in [request.id for request in prefilling.values() if not request.prefill_told]:
+            del prefilling[done]
         self._version = Version(self._version + 1)
         self._told = totals
         report = Report(

@@ -27,6 +27,7 @@ def _place(sequence: Sequence) -> Place:
 class Schedule:
     __slots__ = (
         "_block_size",
+        "_decoding",
         "_departures",
         "_pool",
         "_queue",
@@ -43,6 +44,7 @@ class Schedule:
         self._step_tokens_max = step_tokens_max
         self._queue: list[Sequence] = []
         self._running: list[Sequence] = []
+        self._decoding: list[Sequence] = []
         self._slots = [Slot(slot) for slot in range(sequences_max - 1, -1, -1)]
         self._departures: list[Slot] = []
         self._writers: dict[BlockHash, Sequence] = {}
@@ -55,6 +57,11 @@ class Schedule:
     @property
     def running(self) -> tuple[Sequence, ...]:
         return tuple(self._running)
+
+    @property
+    def decoding(self) -> tuple[Sequence, ...]:
+        """Those that the last view counted as such."""
+        return tuple(self._decoding)
 
     @property
     def waiting(self) -> int:
@@ -182,15 +189,19 @@ class Schedule:
         inherited = self._inherited()
         decodable: list[Decodable] = []
         prefillable: list[Prefillable] = []
-        ending = False
+        ending, size = False, self._block_size
+        decoding = self._decoding
+        decoding.clear()
         for sequence in self._running:
             left = sequence.prefill_end - sequence.planned
             if left > 0:
                 place, priority = inherited.get(sequence.id, (sequence.place, sequence.priority))
                 prefillable.append(Prefillable(sequence.id, place, priority, left))
             elif len(sequence.history) + sequence.sampling < sequence.tokens_max:
-                needs_block = sequence.planned == len(sequence.table) * self._block_size
-                decodable.append(Decodable(sequence.id, sequence.place, needs_block))
+                if sequence.planned < len(sequence.table) * size:
+                    decoding.append(sequence)
+                else:
+                    decodable.append(Decodable(sequence.id, sequence.place))
             else:
                 ending = True
         return BatchView(
@@ -198,6 +209,8 @@ class Schedule:
             len(self._slots),
             self._pool.available,
             self._pool.is_releasing or ending,
+            len(decoding),
+            Decodable(decoding[-1].id, decoding[-1].place) if decoding else None,
             tuple(decodable),
             tuple(prefillable),
             tuple(queued),

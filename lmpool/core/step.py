@@ -1,11 +1,10 @@
 """One step from plan to result: the rows that a runner gets, and what is remembered of them while it runs."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import attrs
 
-from lmpool.core.block_pool import BlockPool
-from lmpool.core.cost import prefill_pairs
 from lmpool.core.ids import Nanos, Slot, StepNumber
 from lmpool.core.live_request import LiveRequest
 from lmpool.core.plan import Row, SequenceStart
@@ -51,23 +50,30 @@ def start_of(request: LiveRequest, sequence: Sequence) -> SequenceStart:
     )
 
 
-def plan_decode(
-    request: LiveRequest, sequence: Sequence, pool: BlockPool, block_size: int, step: StepNumber
-) -> tuple[Row, PlannedRow]:
-    """A row for the last token, known or still being sampled; takes a block where its place begins one."""
-    start = sequence.planned
-    if start == len(sequence.table) * block_size:
-        sequence.table += pool.allocate(1)
-    known = start < len(sequence.history)
-    tokens = (sequence.history[start],) if known else ()
-    index = sequence.outputs + sequence.sampling
-    chance, minimum = _chance(request, sequence, index), request.submit.stop.output_tokens_min
-    row = Row(sequence.slot, start, tokens, tuple(sequence.table), True, True, chance, index < minimum)
-    sequence.planned = start + 1
-    sequence.sampling += 1
-    sequence.in_flight += 1
-    sequence.last_step = step
-    return row, PlannedRow(request, sequence, sequence.life, start + 1, True, row.slot, 0, start)
+def plan_decodes(
+    owned: Iterable[tuple[LiveRequest, Sequence]], step: StepNumber, rows: list[Row], planned: list[PlannedRow]
+) -> int:
+    """Adds rows for last tokens, known or still being sampled, that have a place in the sequences' blocks.
+
+    Returns the sum of the tokens before each.
+    """
+    context = 0
+    for request, sequence in owned:
+        submit, history, start, slot = request.submit, sequence.history, sequence.planned, sequence.slot
+        end = start + 1
+        tokens = (history[start],) if start < len(history) else ()
+        sampling = sequence.sampling
+        index = len(history) - sequence.prompt_tokens + sampling
+        chance = _chance(request, sequence, index) if submit.sampling.temperature > 0 else 0.0
+        is_early = index < submit.stop.output_tokens_min
+        rows.append(Row(slot, start, tokens, tuple(sequence.table), True, True, chance, is_early))
+        planned.append(PlannedRow(request, sequence, sequence.life, end, True, slot, 0, start))
+        sequence.planned = end
+        sequence.sampling = sampling + 1
+        sequence.in_flight += 1
+        sequence.last_step = step
+        context += start
+    return context
 
 
 def plan_prefill(
@@ -87,7 +93,7 @@ def plan_prefill(
         tuple(sequence.table[: -(-end // block_size)]),
         start >= sequence.published * block_size,
         samples,
-        _chance(request, sequence, index) if samples else 0.0,
+        _chance(request, sequence, index) if samples and request.submit.sampling.temperature > 0 else 0.0,
         index < request.submit.stop.output_tokens_min,
     )
     sequence.planned = end
@@ -97,17 +103,5 @@ def plan_prefill(
     return row, PlannedRow(request, sequence, sequence.life, end, samples, row.slot, tokens, start)
 
 
-def work_of(rows: list[PlannedRow]) -> StepWork:
-    decode = [row.context for row in rows if not row.prefill]
-    return StepWork(
-        sum(row.prefill for row in rows),
-        sum(prefill_pairs(row.prefill, row.context) for row in rows if row.prefill),
-        len(decode),
-        sum(decode),
-    )
-
-
 def _chance(request: LiveRequest, sequence: Sequence, output_index: int) -> float:
-    """Greedy sequences need none."""
-    sampling = request.submit.sampling
-    return uniform(sampling.seed, sequence.id.choice, output_index) if sampling.temperature > 0 else 0.0
+    return uniform(request.submit.sampling.seed, sequence.id.choice, output_index)

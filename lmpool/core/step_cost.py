@@ -37,7 +37,7 @@ def predict(rates: Rates, work: StepWork) -> float:
 def correct(rates: Rates, work: StepWork, observed: int) -> Rates:
     """Moves each rate by its share of the step's cost, so that what a step did not do is not blamed for its time."""
     predicted = predict(rates, work)
-    if observed == int(predicted):
+    if abs(observed - predicted) < 1:
         return rates
     ratio = min(max(observed / predicted, 1 / RATIO_MAX), RATIO_MAX)
     gain = CORRECTION * (ratio - 1) / predicted

@@ -301,6 +301,7 @@ class Worker:
         for sequence in request.open_sequences:
             self._execution.close(sequence)
         del self._live[request.id]
+        self._execution.prefilling.pop(request.id, None)
         self._deadlines.drop(request.id)
         self._reporter.note_ended(request.id)
         if request.peer in self._peers:
@@ -354,7 +355,7 @@ class Worker:
             self._reporter.forget(execution.pool, totals)
             return
         load = execution.load()
-        report = self._reporter.changes(execution.pool, self._live, load, execution.rates, totals)
+        report = self._reporter.changes(execution.pool, execution.prefilling, load, execution.rates, totals)
         self._outbox.say(self._control, report)
 
     def _tell_everything(self, peer: Peer) -> None:

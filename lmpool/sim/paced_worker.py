@@ -96,11 +96,12 @@ class PacedWorker:
         prefill = pairs = decode = context = 0
         before_end = self._streak_max
         for slot, begin, tokens, _, _, samples, _, _ in plan.rows:
-            count = len(tokens) or 1
+            count = len(tokens)
             if count > 1:
                 prefill += count
                 pairs += count * begin + count * (count - 1) // 2
             else:
+                count = 1
                 decode += 1
                 context += begin
             if samples:

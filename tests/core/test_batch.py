@@ -19,7 +19,17 @@ from lmpool.core.batch import (
 from lmpool.core.ids import Epoch, RequestId, SequenceId
 from lmpool.core.sequence import Place
 
-EMPTY = BatchView(step_tokens_max=64, slots=8, blocks=100, is_releasing=False, decodable=(), prefillable=(), queued=())
+EMPTY = BatchView(
+    step_tokens_max=64,
+    slots=8,
+    blocks=100,
+    is_releasing=False,
+    decoding=0,
+    last_decoding=None,
+    decodable=(),
+    prefillable=(),
+    queued=(),
+)
 
 
 def name(number: int) -> SequenceId:
@@ -30,8 +40,8 @@ def place(number: int) -> Place:
     return (number, name(number).request, 0)
 
 
-def decodable(number: int, needs_block: bool) -> Decodable:
-    return Decodable(name(number), place(number), needs_block)
+def decodable(number: int) -> Decodable:
+    return Decodable(name(number), place(number))
 
 
 def prefillable(number: int, remaining: int) -> Prefillable:
@@ -69,8 +79,8 @@ def test_nothing_to_do() -> None:
 
 
 def test_each_that_decodes_has_a_row_and_prefill_the_rest() -> None:
-    decision = decide(decodable=tuple(decodable(number, False) for number in range(10)), queued=(queued(20, 90),))
-    assert len(decision.decodes) == 10
+    decision = decide(decoding=6, decodable=tuple(decodable(number) for number in range(4)), queued=(queued(20, 90),))
+    assert len(decision.decodes) == 4
     assert portions(decision) == {20: 54}
     assert decision.begins == (name(20),)
 
@@ -137,22 +147,30 @@ def test_siblings_in_one_decision_wait_for_the_first() -> None:
 
 
 def test_blocks_go_to_decodes_in_order_of_service() -> None:
-    some = tuple(decodable(number, True) for number in (1, 2, 3))
+    some = tuple(decodable(number) for number in (1, 2, 3))
     decision = decide(blocks=2, is_releasing=True, decodable=some)
     assert decision.decodes == (name(1), name(2))
     assert left_out(decision) == {3: LeftOut.NO_BLOCKS}
 
 
 def test_the_youngest_gives_way_where_a_decode_lacks_a_block() -> None:
-    view = attrs.evolve(EMPTY, blocks=0, decodable=(decodable(1, True), decodable(2, False)))
+    view = attrs.evolve(EMPTY, blocks=0, decoding=1, last_decoding=decodable(2), decodable=(decodable(1),))
     assert choose(view) == Shortage(name(2))
     assert choose(attrs.evolve(view, prefillable=(prefillable(5, 9),))) == Shortage(name(5))
-    assert choose(attrs.evolve(view, decodable=(decodable(1, False), decodable(2, True)))) == Shortage(name(2))
+    assert choose(attrs.evolve(view, last_decoding=decodable(1), decodable=(decodable(2),))) == Shortage(name(2))
 
 
 def test_nobody_gives_way_while_blocks_are_coming_back() -> None:
-    decision = decide(blocks=0, is_releasing=True, decodable=(decodable(1, True), decodable(2, False)))
-    assert decision.decodes == (name(2),)
+    decision = decide(
+        blocks=0,
+        is_releasing=True,
+        decoding=1,
+        last_decoding=decodable(2),
+        decodable=(decodable(1),),
+        queued=(queued(3, 90),),
+    )
+    assert decision.decodes == ()
+    assert left_out(decision)[1] is LeftOut.NO_BLOCKS
 
 
 @given(
@@ -169,14 +187,14 @@ def test_limits_hold_and_the_first_gets_half(
         EMPTY,
         blocks=blocks,
         slots=slots,
-        decodable=tuple(decodable(number, False) for number in range(decodes)),
+        decoding=decodes,
         prefillable=tuple(prefillable(100 + number, left) for number, left in enumerate(prefills)),
         queued=tuple(queued(200 + number, left) for number, left in enumerate(waiting)),
     )
     decision = choose(view)
     assert isinstance(decision, BatchDecision)
     given_out = portions(decision)
-    assert len(decision.decodes) + sum(given_out.values()) <= view.step_tokens_max
+    assert decodes + sum(given_out.values()) <= view.step_tokens_max
     assert all(tokens > 0 for tokens in given_out.values())
     assert len(decision.begins) <= slots
     needs = {candidate.sequence: candidate.blocks for candidate in view.queued}
