@@ -9,7 +9,6 @@ Blocks that a step in flight may touch are released *after* that step: until `co
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from enum import Enum
 
 import attrs
 
@@ -17,6 +16,7 @@ from lmpool.core.block import TRANSITIONS, BlockEvent, BlockState
 from lmpool.core.ids import BlockHash, BlockId, Generation, StepNumber
 from lmpool.core.prefix import HASH_BYTES, chain_length, hash_at
 from lmpool.core.reclaim_order import ReclaimOrder
+from lmpool.core.reservation import Reservation, ReserveRefusal
 
 _FREE = BlockState.FREE
 _WRITING = BlockState.WRITING
@@ -34,22 +34,6 @@ class BlockCounts:
     aborting: int
     pinned: int
     cached: int
-
-
-@attrs.frozen
-class Reservation:
-    """Blocks for the part of `chain` from block `first` on; the path before it is pinned."""
-
-    chain: bytes
-    first: int
-    path: tuple[BlockId, ...]
-    blocks: tuple[BlockId, ...]
-    generations: tuple[Generation, ...]
-
-
-class ReserveRefusal(Enum):
-    ANCHOR_MISSING = "anchor missing"
-    NO_BLOCKS = "no blocks"
 
 
 class BlockPool:
@@ -167,9 +151,8 @@ class BlockPool:
 
     def pin(self, chain: bytes, depth: int) -> list[BlockId]:
         """The chain's first `depth` blocks, all resident, as the head of a block table."""
-        blocks = [self._index[hash_at(chain, position)] for position in range(depth)]
+        blocks = self.hold(chain, depth)
         self._order.use(blocks)
-        self._hold(blocks)
         return blocks
 
     def publish(self, block: BlockId, digest: BlockHash, parent: BlockId | None, after: StepNumber) -> BlockId:
@@ -209,7 +192,23 @@ class BlockPool:
             self._free.append(self._reclaim())
         return count
 
-    # Blocks that arrive
+    # Blocks that arrive or leave
+
+    def hold(self, chain: bytes, depth: int) -> list[BlockId]:
+        """Pins the chain's first `depth` blocks, all resident, without using them."""
+        blocks = [self._index[hash_at(chain, position)] for position in range(depth)]
+        self._hold(blocks)
+        return blocks
+
+    def shed(self, blocks: Sequence[BlockId]) -> int:
+        """Reclaims from the end of a path the blocks that nobody needs, and answers how many there were."""
+        for count, block in enumerate(reversed(blocks)):
+            if self._states[block] is not _CACHED or self._children[block]:
+                return count
+            self._order.withdraw(block)
+            self._vacate(block)
+            self._free.append(block)
+        return len(blocks)
 
     def reserve(self, chain: bytes, first: int) -> Reservation | ReserveRefusal:
         """Blocks for the chain from block `first` on; pins what is before it until the reservation ends."""
@@ -218,8 +217,7 @@ class BlockPool:
         count = chain_length(chain) - first
         if count > self.available - self.unpinned(chain, first):
             return ReserveRefusal.NO_BLOCKS
-        path = [self._index[hash_at(chain, position)] for position in range(first)]
-        self._hold(path)
+        path = self.hold(chain, first)
         blocks = self._take(count, _RESERVED)
         generations = tuple(Generation(self._generations[block]) for block in blocks)
         return Reservation(chain, first, tuple(path), tuple(blocks), generations)
@@ -381,6 +379,10 @@ class BlockPool:
     def _reclaim(self) -> BlockId:
         """Takes the next leaf out of the index; the caller owns the free block."""
         block = self._order.take()
+        self._vacate(block)
+        return block
+
+    def _vacate(self, block: BlockId) -> None:
         self._move(block, BlockEvent.RECLAIMED)
         digest, parent = self._hashes[block], self._parents[block]
         assert digest is not None
@@ -396,4 +398,3 @@ class BlockPool:
             self._children[parent] -= 1
             if not self._children[parent] and self._states[parent] is _CACHED:
                 self._order.offer(parent)
-        return block

@@ -5,8 +5,9 @@ from typing import TypeAlias
 
 import attrs
 
-from lmpool.core.ids import Nanos, Peer, RequestId
+from lmpool.core.ids import BlockId, Epoch, Generation, Nanos, Peer, Rank, RequestId, TransferId
 from lmpool.core.messages import Message
+from lmpool.core.messages.transfer import CopyMeans
 from lmpool.core.plan import BatchPlan, TokenLogprobs
 
 
@@ -21,6 +22,41 @@ class Send:
 @attrs.frozen
 class RunStep:
     plan: BatchPlan
+
+
+@attrs.frozen
+class CopyBlocks:
+    """Fill blocks of this rank from blocks of another, one for one. The driver answers exactly once, `BlocksCopied` or
+    `CopyFailed`, and not before nothing of the copy can touch the target's blocks any more."""
+
+    transfer: TransferId
+    means: CopyMeans
+    source: Rank
+    source_epoch: Epoch
+    source_blocks: tuple[BlockId, ...]
+    source_generations: tuple[Generation, ...]
+    target_blocks: tuple[BlockId, ...]
+    deadline_ns: Nanos
+    """It is of no use after that."""
+
+
+@attrs.frozen
+class SendBlocks:
+    """The other end of a `CopyBlocks` with `CopyMeans.SEND`. Answered exactly once, `BlocksSent` or `SendFailed`, and
+    not before nothing of it reads the blocks any more."""
+
+    transfer: TransferId
+    target: Rank
+    target_epoch: Epoch
+    blocks: tuple[BlockId, ...]
+    deadline_ns: Nanos
+
+
+@attrs.frozen
+class CancelCopy:
+    """The copy or the sending is off. It is answered all the same, soon if it can be stopped. Harmless when over."""
+
+    transfer: TransferId
 
 
 class ChoiceEnd(Enum):
@@ -95,6 +131,7 @@ class AnswerQuery:
     message: Message
 
 
+CopyEffect: TypeAlias = CopyBlocks | SendBlocks | CancelCopy
 WorkerEffect: TypeAlias = Send | RunStep
 ControlEffect: TypeAlias = Send
 IngressEffect: TypeAlias = Send | DeliverToken | DeliverStart | DeliverPromptLogprobs | CloseRequest | AnswerQuery

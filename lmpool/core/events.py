@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import attrs
 
-from lmpool.core.ids import Nanos, Peer, RequestId, StepNumber
+from lmpool.core.ids import Nanos, Peer, RequestId, StepNumber, TransferId
 from lmpool.core.messages import Message
 from lmpool.core.plan import StepResult
 from lmpool.core.sampling import SamplingSettings, StopSettings
@@ -60,6 +60,36 @@ class StepFailed:
 
 
 @attrs.frozen
+class BlocksCopied:
+    """All of a `CopyBlocks` is in its blocks, and checked as far as the settings say."""
+
+    transfer: TransferId
+    blocks: int
+    size_bytes: int
+
+
+@attrs.frozen
+class CopyFailed:
+    """Its blocks may hold anything; nothing writes them any more."""
+
+    transfer: TransferId
+    cause: str
+
+
+@attrs.frozen
+class BlocksSent:
+    """A `SendBlocks` is complete."""
+
+    transfer: TransferId
+
+
+@attrs.frozen
+class SendFailed:
+    transfer: TransferId
+    cause: str
+
+
+@attrs.frozen
 class DrainOrdered:
     """The supervisor wants this process to take nothing new."""
 
@@ -100,6 +130,7 @@ class ClientGone:
     request: RequestId
 
 
+CopyEvent: TypeAlias = BlocksCopied | CopyFailed | BlocksSent | SendFailed
 WorkerEvent: TypeAlias = (
     Received | StepCompleted | PeerJoined | PeerLost | Tick | StepFailed | DrainOrdered | StepsCompleted
 )

@@ -48,6 +48,13 @@ class SequenceId(NamedTuple):
     choice: int
 
 
+class TransferId(NamedTuple):
+    """One copy of blocks from one rank to another; made by control."""
+
+    control: Epoch
+    counter: int
+
+
 class Role(Enum):
     __hash__ = object.__hash__  # part of every key by peer; Enum's own is Python code
     INGRESS = "ingress"

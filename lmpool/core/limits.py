@@ -41,3 +41,6 @@ HISTORIES_KEPT = 1024
 
 DECISIONS_KEPT = 1024
 """Decisions that control keeps for inspection: a few minutes of a busy server in about 5 MB."""
+
+TRANSFER_BLOCKS_MAX = 16_384
+"""Blocks that one transfer copies: 262,144 tokens at 16 tokens a block; ids and generations take 300 kB of JSON."""

@@ -20,6 +20,7 @@ from lmpool.core.limits import (
     RANKS_MAX,
     REPORT_HASHES_MAX,
     STOP_TOKENS_MAX,
+    TRANSFER_BLOCKS_MAX,
 )
 from lmpool.core.messages import Message
 from lmpool.core.messages.ingress_control import (
@@ -40,6 +41,18 @@ from lmpool.core.messages.ingress_worker import (
     Submit,
     TokensProduced,
 )
+from lmpool.core.messages.transfer import (
+    BeginCopy,
+    BeginSend,
+    Copied,
+    PrepareSource,
+    PrepareTarget,
+    Publish,
+    Published,
+    SourcePrepared,
+    TargetPrepared,
+    TransferEnded,
+)
 from lmpool.core.messages.worker_control import FullReport, Load, Report, Totals, WorkerJoined
 from lmpool.core.plan import NOT_FINITE, TokenLogprobs
 from lmpool.core.prefix import HASH_BYTES, TOKEN_BYTES
@@ -56,6 +69,7 @@ TOKENS_MAX = 2 * PROMPT_TOKENS_MAX
 """Prompt and output together."""
 BLOCKS_MAX = 1 << 24
 """Of one rank, as in the settings."""
+CHAIN_BLOCKS_MAX = PROMPT_TOKENS_MAX // BLOCK_SIZE_MIN
 COUNT_MAX = (1 << 63) - 1
 LIVE_REQUESTS_MAX = 1 << 17
 """At one rank: more than its longest queue and its largest batch together."""
@@ -243,6 +257,41 @@ def _answers(answer: RouteDecided | Busy | Accepted | Refused | FinishChoice | P
             _logprobs(entries)
 
 
+def _blocks(blocks: Sequence[int], generations: Sequence[int]) -> None:
+    _columns("blocks", blocks, generations)
+    _within("blocks", len(blocks), 1, TRANSFER_BLOCKS_MAX)
+    _within("least block", min(blocks), 0, BLOCKS_MAX - 1)
+    _within("greatest block", max(blocks), 0, BLOCKS_MAX - 1)
+    _not_negative("generations", generations)
+
+
+def _transfer(message: Message) -> None:
+    match message:
+        case PrepareSource(target=rank, chain=hashes) | PrepareTarget(source=rank, chain=hashes):
+            _within("rank", rank, 0, RANKS_MAX - 1)
+            _packed("chain", hashes, HASH_BYTES, 1, CHAIN_BLOCKS_MAX)
+            _within("first", message.first, 0, len(hashes) // HASH_BYTES - 1)
+            _within("deadline", message.deadline_ns, 0, COUNT_MAX)
+        case BeginCopy(blocks=blocks, generations=generations) | SourcePrepared(blocks=blocks, generations=generations):
+            _blocks(blocks, generations)
+        case BeginSend(first=first):
+            _within("first", first, 0, CHAIN_BLOCKS_MAX - 1)
+        case TargetPrepared(first=first, blocks=count):
+            _within("first", first, 0, CHAIN_BLOCKS_MAX - 1)
+            _within("blocks", count, 1, TRANSFER_BLOCKS_MAX)
+        case Copied(size_bytes=size, copy_ns=duration):
+            _within("size", size, 0, COUNT_MAX)
+            _within("duration", duration, 0, COUNT_MAX)
+        case Publish(lease_until_ns=until):
+            _within("lease", until, 0, COUNT_MAX)
+        case Published(version=version):
+            _within("version", version, 1, COUNT_MAX)
+        case TransferEnded(blocks_freed=freed):
+            _within("freed blocks", freed, 0, BLOCKS_MAX)
+        case _:
+            pass
+
+
 def _offered(offered: BookingsOffered) -> None:
     _columns("bookings", offered.requests, offered.attempts, offered.ranks, offered.epochs)
     _columns("bookings", offered.requests, offered.prompt_tokens)
@@ -278,4 +327,4 @@ def check_bounds(message: Message) -> None:
             _within("limit", message.limit, 0, DECISIONS_KEPT)
             _within("requests", len(message.requests or ()), 0, ASKED_REQUESTS_MAX)
         case _:
-            pass
+            _transfer(message)

@@ -6,9 +6,10 @@ from random import Random
 import pytest
 
 from lmpool.core.block import BlockState
-from lmpool.core.block_pool import BlockCounts, BlockPool, Reservation, ReserveRefusal
+from lmpool.core.block_pool import BlockCounts, BlockPool
 from lmpool.core.ids import BlockHash, BlockId, StepNumber
 from lmpool.core.prefix import chain_length, extend_chain, hash_at, pack_tokens, split_chain
+from lmpool.core.reservation import Reservation, ReserveRefusal
 
 ROOT = BlockHash(b"root of a chain.")
 NOW = StepNumber(0)

@@ -7,10 +7,11 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import attrs
 from hypothesis import strategies as st
 
-from lmpool.core.ids import Epoch, Nanos, Rank, RequestId, Role, Version
+from lmpool.core.ids import BlockId, Epoch, Generation, Nanos, Rank, RequestId, Role, TransferId, Version
 from lmpool.core.limits import CHOICES_MAX, DECISIONS_KEPT, LOGPROBS_MAX, PRIORITY_MAX, PRIORITY_MIN
 from lmpool.core.messages import ingress_control as ic
 from lmpool.core.messages import ingress_worker as iw
+from lmpool.core.messages import transfer as tr
 from lmpool.core.messages import worker_control as wc
 from lmpool.core.plan import TokenLogprobs
 from lmpool.core.rates import Rates
@@ -20,6 +21,7 @@ from lmpool.io.wire import Framed, Hello, HelloRefused
 KINDS: tuple[type, ...] = get_args(Framed)
 
 REQUEST = RequestId(Epoch(2), 7)
+TRANSFER = TransferId(Epoch(4), 9)
 RATES = Rates(step=2e6, prefill=3e4, prefill_context=1.5, decode=9e4, decode_context=40.0)
 LOAD = wc.Load(
     blocks_free=90,
@@ -201,6 +203,37 @@ EXAMPLES: tuple[Framed, ...] = (
     ),
     wc.ReportWanted(),
     wc.DrainBegun(),
+    tr.PrepareSource(
+        TRANSFER,
+        mode=tr.TransferMode.MOVE,
+        target=Rank(2),
+        target_epoch=Epoch(5),
+        chain=b"chain of block 0chain of block 1",
+        first=1,
+        deadline_ns=Nanos(9_000_000_000),
+    ),
+    tr.PrepareTarget(
+        TRANSFER,
+        means=tr.CopyMeans.READ,
+        source=Rank(1),
+        source_epoch=Epoch(3),
+        chain=b"chain of block 0chain of block 1",
+        first=1,
+        deadline_ns=Nanos(9_000_000_000),
+    ),
+    tr.BeginCopy(TRANSFER, blocks=(BlockId(17),), generations=(Generation(3),)),
+    tr.BeginSend(TRANSFER, first=1),
+    tr.Confirm(TRANSFER),
+    tr.Publish(TRANSFER, lease_until_ns=Nanos(0)),
+    tr.Finalize(TRANSFER),
+    tr.AbortTransfer(TRANSFER),
+    tr.SourcePrepared(TRANSFER, blocks=(BlockId(17),), generations=(Generation(3),)),
+    tr.TargetPrepared(TRANSFER, first=1, blocks=1),
+    tr.TransferRefused(TRANSFER, tr.TransferRefusal.ANCHOR_MISSING),
+    tr.Copied(TRANSFER, size_bytes=29_360_128, copy_ns=Nanos(7_000_000)),
+    tr.Confirmed(TRANSFER),
+    tr.Published(TRANSFER, version=Version(8)),
+    tr.TransferEnded(TRANSFER, tr.TransferEnd.FINALIZED, blocks_freed=1),
 )
 
 _INTEGERS = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -213,6 +246,9 @@ _SHARE = st.floats(0, 2)
 _OPTIONAL_COUNT = st.none() | st.integers(0, LOGPROBS_MAX)
 _DIGEST = st.binary(min_size=16, max_size=16)
 _HASHES = st.lists(_DIGEST, max_size=4).map(b"".join)
+_CHAIN = st.lists(_DIGEST, min_size=1, max_size=4).map(b"".join)
+_RANK = st.integers(0, 63)
+_FIRST = st.integers(0, (1 << 17) - 1)
 
 
 def _tokens(least: int) -> st.SearchStrategy[bytes]:
@@ -328,6 +364,16 @@ _BOUNDED: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     wc.Report: {"added": _HASHES, "removed": _HASHES},
     wc.FullReport: {"hashes": _HASHES, "part": st.just(1), "parts": st.just(2)},
     iw.TokensProduced: {"logprobs": st.just(())},
+    tr.PrepareSource: {"target": _RANK, "chain": _CHAIN, "first": st.just(0), "deadline_ns": _COUNT},
+    tr.PrepareTarget: {"source": _RANK, "chain": _CHAIN, "first": st.just(0), "deadline_ns": _COUNT},
+    tr.BeginCopy: {"blocks": st.just((5, 4)), "generations": st.tuples(_COUNT, _COUNT)},
+    tr.BeginSend: {"first": _FIRST},
+    tr.Publish: {"lease_until_ns": _COUNT},
+    tr.SourcePrepared: {"blocks": st.just((5, 4)), "generations": st.tuples(_COUNT, _COUNT)},
+    tr.TargetPrepared: {"first": _FIRST, "blocks": st.integers(1, 16_384)},
+    tr.Copied: {"size_bytes": _COUNT, "copy_ns": _COUNT},
+    tr.Published: {"version": st.integers(1, 1 << 20)},
+    tr.TransferEnded: {"blocks_freed": _COUNT},
 }
 _ROWS: dict[type, tuple[str, ...]] = {
     ic.BookingsOffered: ("requests", "attempts", "ranks", "epochs", "prompt_tokens"),

@@ -30,6 +30,7 @@ from lmpool.core.messages.ingress_worker import (
     Submit,
     TokensProduced,
 )
+from lmpool.core.messages.transfer import TransferAnswer, TransferOrder
 from lmpool.core.messages.worker_control import (
     DrainBegun,
     FullReport,
@@ -44,8 +45,8 @@ IngressToWorker: TypeAlias = Submit | Abort | FinishChoice | ClearCache
 WorkerToIngress: TypeAlias = (
     WorkerJoined | TokensProduced | Accepted | Refused | Ended | PromptScored | CacheCleared | DrainBegun
 )
-WorkerToControl: TypeAlias = WorkerJoined | Report | FullReport | DrainBegun
-ControlToWorker: TypeAlias = ReportWanted
+WorkerToControl: TypeAlias = WorkerJoined | Report | FullReport | DrainBegun | TransferAnswer
+ControlToWorker: TypeAlias = ReportWanted | TransferOrder
 
 Message: TypeAlias = (
     IngressToControl | ControlToIngress | IngressToWorker | WorkerToIngress | WorkerToControl | ControlToWorker

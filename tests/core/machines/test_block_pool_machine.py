@@ -4,9 +4,11 @@ import attrs
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lmpool.core.block_pool import BlockPool, Reservation, ReserveRefusal
+from lmpool.core.block import BlockState
+from lmpool.core.block_pool import BlockPool
 from lmpool.core.ids import BlockHash, BlockId, StepNumber
 from lmpool.core.prefix import chain_length, extend_chain, hash_at, pack_tokens, split_chain
+from lmpool.core.reservation import Reservation, ReserveRefusal
 
 ROOT = BlockHash(b"root of a chain.")
 KINDS = st.lists(st.integers(1, 2), min_size=1, max_size=6)
@@ -36,6 +38,8 @@ class BlockPoolMachine(RuleBasedStateMachine):
         self.fenced: dict[StepNumber, list[BlockId]] = {}
         self.arriving: list[Reservation] = []
         self.aborting: list[Reservation] = []
+        self.held: list[tuple[list[BlockId], int]] = []
+        """Paths that leave, and how many of their first blocks stay."""
         self.known: dict[BlockHash, None] = {}
         """What a listener knows from the changes."""
 
@@ -112,6 +116,27 @@ class BlockPoolMachine(RuleBasedStateMachine):
     def end_abort(self) -> None:
         self.pool.end_abort(self.aborting.pop(0))
 
+    @rule(kinds=KINDS, first=st.integers(0, 3))
+    def hold(self, kinds: list[int], first: int) -> None:
+        chain = chain_of(kinds)
+        depth = self.pool.resident_depth(chain)
+        if depth:
+            self.held.append((self.pool.hold(chain, depth), min(first, depth)))
+
+    @precondition(lambda self: self.held)
+    @rule(is_moved=st.booleans())
+    def end_hold(self, is_moved: bool) -> None:
+        blocks, first = self.held.pop(0)
+        self.pool.release(blocks, StepNumber(0))
+        if is_moved:
+            before = self.pool.counts().free
+            hashes = self.pool.residents()
+            count = self.pool.shed(blocks[first:])
+            assert self.pool.counts().free == before + count
+            assert len(self.pool.residents()) == len(hashes) - 16 * count
+            assert all(self.pool.state(block) is BlockState.FREE for block in blocks[len(blocks) - count :])
+            assert all(self.pool.state(block) is not BlockState.FREE for block in blocks[: len(blocks) - count])
+
     @rule()
     def clear(self) -> None:
         cached = self.pool.counts().cached
@@ -130,7 +155,13 @@ class BlockPoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def laws(self) -> None:
-        self.pool.audit([*(owner.table for owner in self.owners), *(each.path for each in self.arriving)])
+        self.pool.audit(
+            [
+                *(owner.table for owner in self.owners),
+                *(each.path for each in self.arriving),
+                *(blocks for blocks, _ in self.held),
+            ]
+        )
         counts = self.pool.counts()
         assert sum(attrs.astuple(counts)) == BLOCKS
         assert counts.reserved == sum(len(each.blocks) for each in self.arriving)

@@ -1,0 +1,210 @@
+"""Control and worker: the phases of a transfer of blocks from one rank to another (`specs/transfer.md`).
+
+Each order may be repeated, may come late and may name a transfer that the worker does not know: its answer says how
+things stand. Blocks of the payload never come this way.
+"""
+
+from enum import Enum
+from typing import TypeAlias
+
+import attrs
+
+from lmpool.core.ids import BlockId, Epoch, Generation, Nanos, Rank, TransferId, Version
+
+
+class TransferMode(Enum):
+    COPY = "copy"
+    MOVE = "move"
+    """The source frees what nobody uses of it, once the target has published."""
+
+
+class CopyMeans(Enum):
+    READ = "read"
+    """The target reads the source's pool by index; the source does nothing."""
+    SEND = "send"
+    """The source sends and the target receives."""
+
+
+@attrs.frozen
+class PrepareSource:
+    """Pin the chain and say where its blocks are."""
+
+    transfer: TransferId
+    mode: TransferMode
+    target: Rank
+    target_epoch: Epoch
+    chain: bytes
+    """Packed hashes, from the first block of the chain to the last that is wanted."""
+    first: int
+    """Blocks before this index are not wanted."""
+    deadline_ns: Nanos
+    """When this side ends by itself."""
+
+
+@attrs.frozen
+class PrepareTarget:
+    """Pin the resident head of the chain and reserve blocks for the rest."""
+
+    transfer: TransferId
+    means: CopyMeans
+    source: Rank
+    source_epoch: Epoch
+    chain: bytes
+    first: int
+    """At least so many blocks of the chain must be resident."""
+    deadline_ns: Nanos
+
+
+@attrs.frozen
+class BeginCopy:
+    """To the target: fill the reserved blocks from these."""
+
+    transfer: TransferId
+    blocks: tuple[BlockId, ...]
+    """At the source, in the order of the target's reserved ones."""
+    generations: tuple[Generation, ...]
+
+
+@attrs.frozen
+class BeginSend:
+    """To the source, where it sends: its blocks of the chain, in order."""
+
+    transfer: TransferId
+    first: int
+    """Those before this index are not wanted."""
+
+
+@attrs.frozen
+class Confirm:
+    """To the source, after the target's last read: were the pins held throughout?"""
+
+    transfer: TransferId
+
+
+@attrs.frozen
+class Publish:
+    """To the target, after the source's confirmation: make the blocks resident."""
+
+    transfer: TransferId
+    lease_until_ns: Nanos
+    """Until then they are kept from reclaim before their first use; a moment in the past: no lease."""
+
+
+@attrs.frozen
+class Finalize:
+    """To the source, after the target's publication: unpin, and free what a move may free."""
+
+    transfer: TransferId
+
+
+@attrs.frozen
+class AbortTransfer:
+    """To either side: end it, whatever its phase. What is published stays."""
+
+    transfer: TransferId
+
+
+class TransferRefusal(Enum):
+    """Why a side takes no part. It holds nothing for the transfer."""
+
+    CHAIN_MISSING = "chain missing"
+    """The source does not hold all of it (any more)."""
+    ANCHOR_MISSING = "anchor missing"
+    """The target does not hold the block that the first would stand on."""
+    ALREADY_RESIDENT = "already resident"
+    """The target lacks nothing."""
+    NO_BLOCKS = "no blocks"
+    """The target cannot reserve so many."""
+    PINS_FULL = "pins full"
+    """The source holds as many pins for copies as it may."""
+    BUSY = "busy"
+    """As many transfers as a rank takes part in at once."""
+    DRAINING = "draining"
+    EXPIRED = "expired"
+    """Its deadline had passed when it came."""
+
+
+class TransferEnd(Enum):
+    """Why a side holds nothing for a transfer any more."""
+
+    FINALIZED = "finalized"
+    ABORTED = "aborted"
+    """Control said so."""
+    EXPIRED = "expired"
+    YIELDED = "yielded"
+    """The rank was short of blocks."""
+    COPY_FAILED = "copy failed"
+    SEND_FAILED = "send failed"
+    LENGTH_WRONG = "length wrong"
+    """Not as many blocks came as were reserved."""
+    CONTROL_LOST = "control lost"
+    """The link to the control that ordered it."""
+    UNKNOWN = "unknown"
+    """Never heard of, or forgotten."""
+
+
+@attrs.frozen
+class SourcePrepared:
+    """The chain is pinned. Columns: the blocks from `first` of the order on."""
+
+    transfer: TransferId
+    blocks: tuple[BlockId, ...]
+    generations: tuple[Generation, ...]
+
+
+@attrs.frozen
+class TargetPrepared:
+    """Blocks are reserved for the chain from block `first` on: never before the `first` of the order."""
+
+    transfer: TransferId
+    first: int
+    blocks: int
+
+
+@attrs.frozen
+class TransferRefused:
+    transfer: TransferId
+    reason: TransferRefusal
+
+
+@attrs.frozen
+class Copied:
+    """All bytes have arrived at the target; nothing touches the reserved blocks any more."""
+
+    transfer: TransferId
+    size_bytes: int
+    copy_ns: Nanos
+    """From the order to copy to its completion."""
+
+
+@attrs.frozen
+class Confirmed:
+    """The source has held pins and generations from its preparation until now."""
+
+    transfer: TransferId
+
+
+@attrs.frozen
+class Published:
+    """The blocks are resident at the target, as its report of this version (or an earlier one) has told."""
+
+    transfer: TransferId
+    version: Version
+
+
+@attrs.frozen
+class TransferEnded:
+    """A side holds nothing for the transfer any more. At the source, before its confirmation: the blocks are lost."""
+
+    transfer: TransferId
+    end: TransferEnd
+    blocks_freed: int
+    """By a move, at the source."""
+
+
+TransferOrder: TypeAlias = (
+    PrepareSource | PrepareTarget | BeginCopy | BeginSend | Confirm | Publish | Finalize | AbortTransfer
+)
+TransferAnswer: TypeAlias = (
+    SourcePrepared | TargetPrepared | TransferRefused | Copied | Confirmed | Published | TransferEnded
+)

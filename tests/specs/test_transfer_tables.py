@@ -1,0 +1,64 @@
+"""specs/transfer.md against the tables, bounds and reasons in the code."""
+
+from collections.abc import Mapping
+from enum import Enum
+
+import pytest
+
+from lmpool.core import exchange
+from lmpool.core.messages.transfer import TransferEnd, TransferRefusal
+from lmpool.core.transfer import (
+    SOURCE_TRANSITIONS,
+    TARGET_TRANSITIONS,
+    TRANSFER_TRANSITIONS,
+    SourceEvent,
+    SourceState,
+    TargetEvent,
+    TargetState,
+    TransferEvent,
+    TransferState,
+)
+from tests.specs.tables import SPECS, read_rows
+
+PAGE = "transfer.md"
+TABLES: list[tuple[str, type[Enum], type[Enum], Mapping[Enum, Mapping[Enum, Enum]]]] = [
+    ("Source", SourceState, SourceEvent, SOURCE_TRANSITIONS),  # type: ignore[list-item]
+    ("Target", TargetState, TargetEvent, TARGET_TRANSITIONS),  # type: ignore[list-item]
+    ("Control", TransferState, TransferEvent, TRANSFER_TRANSITIONS),  # type: ignore[list-item]
+]
+
+
+@pytest.mark.parametrize(("heading", "states", "events", "table"), TABLES, ids=[row[0] for row in TABLES])
+def test_every_cell(
+    heading: str, states: type[Enum], events: type[Enum], table: Mapping[Enum, Mapping[Enum, Enum]]
+) -> None:
+    rows = read_rows(PAGE, heading)
+    assert [row["state"] for row in rows] == [state.value for state in states]
+    assert list(rows[0]) == ["state", *(event.value for event in events)]
+    for row in rows:
+        written = {events(name): states(cell) for name, cell in row.items() if name != "state" and cell}
+        assert table[states(row["state"])] == written, row["state"]
+
+
+@pytest.mark.parametrize("states", [SourceState, TargetState, TransferState])
+def test_every_state_can_be_reached_and_left(states: type[Enum]) -> None:
+    table = next(table for _, of, _, table in TABLES if of is states)
+    first, *others = states
+    reached = {first} | {after for moves in table.values() for after in moves.values()}
+    assert reached == {first, *others}
+    assert [state.value for state in states if not table[state]] in (["ended"], ["published", "ended"])
+
+
+def test_every_refusal_and_every_end_is_explained_and_no_other() -> None:
+    assert sorted(row["reason"] for row in read_rows(PAGE, "Refusals")) == sorted(
+        each.value for each in TransferRefusal
+    )
+    assert sorted(row["end"] for row in read_rows(PAGE, "Ends")) == sorted(each.value for each in TransferEnd)
+
+
+def test_the_bounds_in_the_text_are_those_in_force() -> None:
+    text = (SPECS / PAGE).read_text()
+    assert f"one block in {exchange.COPY_SHARE} would be pinned" in text
+    assert f"one block in {exchange.ARRIVAL_SHARE} would be reserved" in text
+    assert f"takes part in {exchange.SIDES_MAX} already" in text
+    assert f"({exchange.ANSWERS_KEPT:,} of them at a worker)" in text
