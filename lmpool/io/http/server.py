@@ -12,6 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lmpool.io.http.app import Application
 from lmpool.io.http.errors import ApiError, Code, error_body
+from lmpool.io.http.turnstile import Turnstile
 
 KEEP_ALIVE_S = 75
 """Longer than the pools of usual clients keep a connection, so that none sends into one that is just closing."""
@@ -29,6 +30,27 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
+    """A `turnstile.Connection`."""
+
+    turnstile: Turnstile
+
+    @property
+    def is_open(self) -> bool:
+        return not self.transport.is_closing()
+
+    def hold(self) -> None:
+        self._unset_keepalive_if_required()
+        self.transport.pause_reading()
+
+    def let_in(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.is_open and not self.flow.read_paused:
+            self.transport.resume_reading()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        self.turnstile.come(self, data)
+
     @override
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP is refused in the shape of every other error."""
@@ -44,9 +66,13 @@ async def serve(app: Application, listener: socket.socket, stop: asyncio.Event, 
 
     Takes the listening socket over.
     """
+
+    class Protocol(_Protocol):
+        turnstile = Turnstile(asyncio.get_running_loop())
+
     config = uvicorn.Config(
         app.asgi,
-        http=_Protocol,
+        http=Protocol,
         ws="none",
         lifespan="off",
         log_config=None,
