@@ -1,0 +1,55 @@
+"""How a list of blocks is cut into chunks, and a chunk into runs. Both ends cut alike, from the order alone.
+
+A pool is `[planes, blocks, piece]`. A chunk is some blocks in all planes or, where one block is larger than a chunk
+may be, one block in some planes. Its payload is packed as `[planes, blocks, piece]`.
+"""
+
+from collections.abc import Sequence
+
+import attrs
+
+from lmpool.gpu.paths.port import PoolForm
+
+
+@attrs.frozen
+class Chunk:
+    first_plane: int
+    planes: int
+    first: int
+    """Index into the lists of the order."""
+    count: int
+
+
+@attrs.frozen
+class Run:
+    """`count` blocks that follow each other at both ends."""
+
+    source: int
+    target: int
+    count: int
+
+
+def chunks(form: PoolForm, blocks: int, chunk_bytes: int) -> list[Chunk]:
+    if chunk_bytes >= form.block_bytes:
+        step = chunk_bytes // form.block_bytes
+        return [Chunk(0, form.planes, first, min(step, blocks - first)) for first in range(0, blocks, step)]
+    step = max(1, chunk_bytes // form.piece_bytes)
+    return [
+        Chunk(plane, min(step, form.planes - plane), block, 1)
+        for block in range(blocks)
+        for plane in range(0, form.planes, step)
+    ]
+
+
+def chunk_bytes(form: PoolForm, chunk: Chunk) -> int:
+    return chunk.planes * chunk.count * form.piece_bytes
+
+
+def runs(source: Sequence[int], target: Sequence[int]) -> list[Run]:
+    found: list[Run] = []
+    begin = 0
+    for end in range(1, len(source) + 1):
+        if end == len(source) or source[end] != source[end - 1] + 1 or target[end] != target[end - 1] + 1:
+            found.append(Run(source[begin], target[begin], end - begin))
+            begin = end
+    return found

@@ -1,0 +1,119 @@
+"""CUDA IPC: the target opens the device memory of the source's pool and pulls its blocks by the copy engine.
+
+One two-dimensional copy a run: rows are the pieces of a run, one row a plane. Nothing of it takes time of the
+multiprocessors, so steps go on meanwhile. The arithmetic is tested on host memory; on hardware it was not run yet.
+"""
+
+import attrs
+import torch
+
+from lmpool.gpu.kv_pool import KVPool
+from lmpool.gpu.paths.checksum import summed
+from lmpool.gpu.paths.chunks import Chunk, Run, chunk_bytes, chunks, runs
+from lmpool.gpu.paths.cuda_driver import PITCH_MAX, CopyEngine, Rectangle
+from lmpool.gpu.paths.deadline import Deadline
+from lmpool.gpu.paths.planes import DevicePlanes, pool_form
+from lmpool.gpu.paths.port import (
+    Copied,
+    CopyCancelled,
+    CopyOrder,
+    CopyWatch,
+    PathError,
+    PoolForm,
+    check_forms,
+    check_order,
+)
+
+
+@attrs.frozen
+class DeviceMemory:
+    """What a source tells of its pool."""
+
+    handle: bytes
+    offset: int
+    """Of the pool in the allocation that `handle` opens."""
+
+
+def device_memory(pool: KVPool, engine: CopyEngine) -> DeviceMemory:
+    """Raises PathError."""
+    handle, offset = engine.memory_handle(pool.tensor.data_ptr())
+    return DeviceMemory(handle, offset)
+
+
+def rectangles(chunk: Chunk, run: Run, source: tuple[int, PoolForm], target: tuple[int, PoolForm]) -> list[Rectangle]:
+    """A run in the planes of a chunk; one rectangle, or one a plane where planes are too far apart for that."""
+    piece = source[1].piece_bytes
+    pitches = [(form.blocks + 1) * piece for _, form in (source, target)]
+    first, second = (
+        address + chunk.first_plane * pitch + block * piece
+        for (address, _), pitch, block in zip((source, target), pitches, (run.source, run.target), strict=True)
+    )
+    width = run.count * piece
+    if max(pitches) <= PITCH_MAX:
+        return [Rectangle(first, pitches[0], second, pitches[1], width, chunk.planes)]
+    return [
+        Rectangle(first + plane * pitches[0], width, second + plane * pitches[1], width, width, 1)
+        for plane in range(chunk.planes)
+    ]
+
+
+class CudaIPCTarget:
+    """`DataPath` from one source's pool into `pool`."""
+
+    def __init__(self, memory: DeviceMemory, form: PoolForm, pool: KVPool, engine: CopyEngine) -> None:
+        """Raises CopyRefused."""
+        check_forms(form, pool_form(pool))
+        self._device = pool.tensor.device
+        self._engine = engine
+        self._planes = DevicePlanes(pool, is_staged_on_host=True)
+        self._source_form = form
+        self._target = (pool.tensor.data_ptr(), self._planes.form)
+        self._set_device()
+        self._opened: int | None = engine.open_handle(memory.handle)
+        self._offset = memory.offset
+
+    def copy(self, order: CopyOrder, watch: CopyWatch) -> Copied:
+        if self._opened is None:
+            raise PathError("this path was closed")
+        form = self._planes.form
+        check_order(order, self._source_form.blocks, form.blocks)
+        self._set_device()
+        deadline = Deadline(order)
+        source = (self._opened + self._offset, self._source_form)
+        cut = chunks(form, len(order.target_blocks), order.chunk_bytes)
+        stage = self._planes.stage(max(chunk_bytes(form, chunk) for chunk in cut)) if order.is_summed else None
+        done = checksum = 0
+        for chunk in cut:
+            if watch.is_cancelled():
+                raise CopyCancelled(f"transfer {order.transfer} was cancelled")
+            deadline.check()
+            part = slice(chunk.first, chunk.first + chunk.count)
+            self._pull(chunk, runs(order.source_blocks[part], order.target_blocks[part]), source)
+            size = chunk_bytes(form, chunk)
+            if stage is not None:
+                self._planes.gather(chunk, order.target_blocks[part], stage[:size])
+                checksum = summed(stage[:size], checksum)
+            done += size
+            watch.advanced(done)
+        return Copied(done, checksum if order.is_summed else None)
+
+    def close(self) -> None:
+        """Gives the source's memory back; not while a copy runs."""
+        if self._opened is not None:
+            self._set_device()
+            self._engine.close_handle(self._opened)
+            self._opened = None
+
+    def _pull(self, chunk: Chunk, found: list[Run], source: tuple[int, PoolForm]) -> None:
+        stream = self._planes.stream
+        for run in found:
+            for rectangle in rectangles(chunk, run, source, self._target):
+                self._engine.copy(rectangle, 0 if stream is None else stream.cuda_stream)
+        if stream is not None:
+            stream.synchronize()
+
+    def _set_device(self) -> None:
+        """Of this thread: driver calls go to its current context."""
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+            torch.cuda.current_stream(self._device)

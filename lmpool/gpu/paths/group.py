@@ -1,0 +1,114 @@
+"""Payloads between the two processes of a pair: a gloo or NCCL group of two, made without torch's world group.
+
+So a pair lives and ends alone, whatever other replicas do. The two meet at a file in a folder that only they can
+read. Gloo goes through the loopback device. NCCL is written from torch's documentation and was not run on hardware
+yet.
+"""
+
+import time
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import distributed
+from torch.distributed.distributed_c10d import ProcessGroupGloo, Store, Work
+
+from lmpool.gpu.paths.deadline import Deadline
+from lmpool.gpu.paths.port import CopyRefused, PathError, PathKind
+
+SOURCE, TARGET = 0, 1
+"""Ranks in the group."""
+MEET_S = 10.0
+LOOK_S = 50e-6
+"""NCCL's work has no wait with an end, so it is looked at this often."""
+
+
+class _Backend(Protocol):
+    """What torch's backends have in common here."""
+
+    def send(self, tensors: list[torch.Tensor], dstRank: int, tag: int) -> Work: ...  # noqa: N803 (torch's)
+    def recv(self, tensors: list[torch.Tensor], srcRank: int, tag: int) -> Work: ...  # noqa: N803
+    def abort(self) -> None: ...
+
+
+class PairGroup:
+    def __init__(self, kind: PathKind, meeting: Path, own: int, stream: torch.cuda.Stream | None) -> None:
+        """Waits for the other end; `stream` is what payloads are ordered with. Raises PathError."""
+        self._kind = kind
+        self._other = TARGET if own == SOURCE else SOURCE
+        self._stream = stream
+        self._meeting = meeting
+        try:
+            store = distributed.FileStore(str(meeting), 2)  # type: ignore[attr-defined]
+            store.set_timeout(timedelta(seconds=MEET_S))
+            self._backend: _Backend = _gloo(store, own) if kind is PathKind.GLOO else _nccl(store, own)
+        except RuntimeError as error:
+            raise PathError(f"the ends of a {kind.value} pair have not met: {_first_line(error)}") from error
+
+    def begin_send(self, packed: torch.Tensor) -> Work:
+        """`packed` must stay as it is until `finish`. Raises PathError."""
+        with self._ordered():
+            try:
+                return self._backend.send([packed], self._other, 0)
+            except RuntimeError as error:
+                raise PathError(f"{self._kind.value} cannot send: {_first_line(error)}") from error
+
+    def begin_receive(self, packed: torch.Tensor) -> Work:
+        """Raises PathError."""
+        with self._ordered():
+            try:
+                return self._backend.recv([packed], self._other, 0)
+            except RuntimeError as error:
+                raise PathError(f"{self._kind.value} cannot receive: {_first_line(error)}") from error
+
+    def finish(self, work: Work, deadline: Deadline) -> None:
+        """Raises PathError; then the group is of no more use."""
+        try:
+            if self._kind is PathKind.GLOO:
+                work.wait(deadline.left())
+                return
+            while not work.is_completed():
+                deadline.check()
+                time.sleep(LOOK_S)
+            work.wait()
+        except RuntimeError as error:
+            raise PathError(f"{self._kind.value} lost the payload: {_first_line(error)}") from error
+
+    def forget_meeting(self) -> None:
+        """Both ends have come: nobody needs the file any more."""
+        self._meeting.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """The other end finds out at once."""
+        if self._kind is PathKind.NCCL:
+            self._backend.abort()
+        del self._backend
+        self._meeting.unlink(missing_ok=True)
+
+    def _ordered(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+
+def _gloo(store: Store, own: int) -> Any:
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._timeout = timedelta(seconds=MEET_S)
+    options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    options._threads = 1
+    return ProcessGroupGloo(store, own, 2, options)
+
+
+def _nccl(store: Store, own: int) -> Any:
+    if not distributed.is_nccl_available():
+        raise CopyRefused(f"torch {torch.__version__} is built without NCCL")
+    from torch.distributed.distributed_c10d import ProcessGroupNCCL  # noqa: PLC0415 (not in CPU builds)
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=MEET_S)
+    return ProcessGroupNCCL(store, own, 2, options)
+
+
+def _first_line(error: RuntimeError) -> str:
+    """Torch appends a trace of C++ to some."""
+    return str(error).strip().splitlines()[0]

@@ -1,0 +1,81 @@
+"""What one end of a pair keeps between copies: the socket for frames, and the group for payloads.
+
+A group that broke is made anew by the next copy, so a fault ends one transfer and not the pair.
+"""
+
+import socket
+from pathlib import Path
+
+import attrs
+
+from lmpool.gpu.kv_pool import KVPool
+from lmpool.gpu.paths.deadline import Deadline
+from lmpool.gpu.paths.frames import Frame, FrameKind, FrameSocket
+from lmpool.gpu.paths.group import PairGroup
+from lmpool.gpu.paths.planes import DevicePlanes, HostPlanes, Planes
+from lmpool.gpu.paths.port import CopyOrder, CopyRefused, CopyWatch, PathError, PathKind
+
+
+class SourceEnded(PathError):  # noqa: N818 (says it better without Error)
+    """The source's last word on a transfer."""
+
+
+@attrs.frozen
+class PairSettings:
+    kind: PathKind
+    """Gloo or NCCL."""
+    folder: Path
+    """Where groups meet; private to the processes of one pool."""
+    name: str
+    """Of this directed pair of two lives, unique in `folder`."""
+
+
+class PairLink:
+    def __init__(self, settings: PairSettings, connected: socket.socket, pool: KVPool, own: int) -> None:
+        """Takes the socket over; `own` is the rank in groups. Raises CopyRefused."""
+        on_cpu = pool.tensor.device.type == "cpu"
+        if settings.kind is PathKind.NCCL and on_cpu:
+            raise CopyRefused("NCCL copies between CUDA devices, and this pool is in host memory")
+        device = None if on_cpu else DevicePlanes(pool, is_staged_on_host=settings.kind is PathKind.GLOO)
+        self.planes: Planes = device or HostPlanes(pool)
+        self._stream = device.stream if device else None
+        self._settings = settings
+        self._own = own
+        self._frames = FrameSocket(connected)
+        self._group: PairGroup | None = None
+        self.number = 0
+        """Of the group, or of the last one."""
+
+    @property
+    def usable(self) -> int:
+        """Number of the group that this end still has; 0: none."""
+        return self.number if self._group is not None else 0
+
+    def meet(self, number: int) -> PairGroup:
+        """The group of that number, which both ends have agreed on. Raises PathError."""
+        if self._group is None or number != self.number:
+            self.drop()
+            self.number = number
+            meeting = self._settings.folder / f"{self._settings.name}-{number}"
+            self._group = PairGroup(self._settings.kind, meeting, self._own, self._stream)
+        return self._group
+
+    def send(self, frame: Frame, deadline: Deadline) -> None:
+        """Raises PathError."""
+        self._frames.send(frame, deadline)
+
+    def receive(self, order: CopyOrder, deadline: Deadline, watch: CopyWatch) -> Frame:
+        """Raises PathError; SourceEnded where that is what the source says."""
+        frame = self._frames.receive(order.transfer, deadline, watch)
+        if frame.kind is FrameKind.ENDED:
+            raise SourceEnded(f"the source has ended transfer {order.transfer}")
+        return frame
+
+    def drop(self) -> None:
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+    def close(self) -> None:
+        self.drop()
+        self._frames.close()
