@@ -5,7 +5,7 @@ import asyncio
 import attrs
 import pytest
 
-from lmpool.io.http.turnstile import SLICE_S, Turnstile
+from lmpool.io.http.turnstile import TURN_MAX, Turnstile
 
 pytestmark = pytest.mark.anyio
 
@@ -14,20 +14,9 @@ GET = b"GET /livez HTTP/1.1\r\n"
 
 
 @attrs.define
-class World:
-    """Letting somebody in takes 0.4 of a slice, so three go in one turn."""
-
-    seconds: float = 0.0
-    passed: list[str] = attrs.Factory(list)
-
-    def clock(self) -> float:
-        return self.seconds
-
-
-@attrs.define
 class Client:
     name: str
-    world: World
+    passed: list[str]
     is_open: bool = True
     is_held: bool = False
 
@@ -35,64 +24,66 @@ class Client:
         self.is_held = True
 
     def let_in(self, data: bytes) -> None:
+        assert data in (POST, GET)
         self.is_held = False
-        self.world.seconds += 0.4 * SLICE_S
-        self.world.passed.append(self.name)
+        self.passed.append(self.name)
 
 
-async def test_a_turn_lets_in_what_fits_in_its_slice_and_the_rest_in_order() -> None:
-    world = World()
-    turnstile = Turnstile(asyncio.get_running_loop(), world.clock)
-    clients = [Client(str(number), world) for number in range(8)]
+def come(turnstile: Turnstile, passed: list[str], count: int) -> list[Client]:
+    clients = [Client(str(number), passed) for number in range(count)]
     for client in clients:
         turnstile.come(client, POST)
-    assert world.passed == ["0", "1", "2"]
-    assert [client.is_held for client in clients] == [False] * 3 + [True] * 5
+    return clients
+
+
+def names(count: int) -> list[str]:
+    return [str(number) for number in range(count)]
+
+
+async def test_each_turn_lets_in_a_few_and_the_rest_in_order() -> None:
+    passed: list[str] = []
+    turnstile = Turnstile(asyncio.get_running_loop())
+    clients = come(turnstile, passed, 2 * TURN_MAX + 3)
+    assert passed == names(TURN_MAX)
+    assert [client.is_held for client in clients] == [False] * TURN_MAX + [True] * (TURN_MAX + 3)
     await asyncio.sleep(0)
-    assert world.passed == ["0", "1", "2", "3", "4", "5"]
+    assert passed == names(2 * TURN_MAX)
     await asyncio.sleep(0)
-    assert world.passed == [str(number) for number in range(8)]
+    assert passed == names(2 * TURN_MAX + 3)
     assert turnstile.waiting == 0
 
 
 async def test_a_probe_passes_those_who_wait() -> None:
-    world = World()
-    turnstile = Turnstile(asyncio.get_running_loop(), world.clock)
-    for number in range(5):
-        turnstile.come(Client(str(number), world), POST)
-    turnstile.come(Client("probe", world), GET)
-    assert world.passed == ["0", "1", "2", "probe"]
+    passed: list[str] = []
+    turnstile = Turnstile(asyncio.get_running_loop())
+    come(turnstile, passed, TURN_MAX + 2)
+    turnstile.come(Client("probe", passed), GET)
+    assert passed == [*names(TURN_MAX), "probe"]
 
 
 async def test_who_comes_in_a_later_turn_waits_behind_those_who_wait() -> None:
-    world = World()
-    turnstile = Turnstile(asyncio.get_running_loop(), world.clock)
-    for number in range(8):
-        turnstile.come(Client(str(number), world), POST)
+    passed: list[str] = []
+    turnstile = Turnstile(asyncio.get_running_loop())
+    come(turnstile, passed, 2 * TURN_MAX + 1)
     await asyncio.sleep(0)
-    turnstile.come(Client("late", world), POST)
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert world.passed == [*(str(number) for number in range(8)), "late"]
-
-
-async def test_who_has_left_while_waiting_is_past() -> None:
-    world = World()
-    turnstile = Turnstile(asyncio.get_running_loop(), world.clock)
-    clients = [Client(str(number), world) for number in range(5)]
-    for client in clients:
-        turnstile.come(client, POST)
-    clients[3].is_open = False
+    turnstile.come(Client("late", passed), POST)
     await asyncio.sleep(0)
-    assert world.passed == ["0", "1", "2", "4"]
+    assert passed == [*names(2 * TURN_MAX + 1), "late"]
 
 
-async def test_after_a_quiet_turn_nobody_waits() -> None:
-    world = World()
-    turnstile = Turnstile(asyncio.get_running_loop(), world.clock)
-    for round_ in range(4):
-        turnstile.come(Client(str(round_), world), POST)
+async def test_who_has_left_while_waiting_is_past_and_takes_nobodys_place() -> None:
+    passed: list[str] = []
+    turnstile = Turnstile(asyncio.get_running_loop())
+    clients = come(turnstile, passed, 2 * TURN_MAX + 1)
+    clients[TURN_MAX].is_open = False
+    await asyncio.sleep(0)
+    assert passed == [name for name in names(2 * TURN_MAX + 1) if name != str(TURN_MAX)]
+
+
+async def test_who_comes_alone_never_waits() -> None:
+    passed: list[str] = []
+    turnstile = Turnstile(asyncio.get_running_loop())
+    for number in range(3 * TURN_MAX):
+        turnstile.come(Client(str(number), passed), POST)
+        assert passed[-1] == str(number)
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
-    assert world.passed == ["0", "1", "2", "3"]
-    assert turnstile.waiting == 0
