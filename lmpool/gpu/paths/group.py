@@ -6,6 +6,7 @@ yet.
 """
 
 import time
+from collections import deque
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -40,6 +41,8 @@ class PairGroup:
         self._other = TARGET if own == SOURCE else SOURCE
         self._stream = stream
         self._meeting = meeting
+        self._works: deque[Work] = deque()
+        """Begun and not finished. Nobody else holds one, or the group would live as long as that."""
         try:
             store = distributed.FileStore(str(meeting), 2)  # type: ignore[attr-defined]
             store.set_timeout(timedelta(seconds=MEET_S))
@@ -47,34 +50,40 @@ class PairGroup:
         except RuntimeError as error:
             raise PathError(f"the ends of a {kind.value} pair have not met: {_first_line(error)}") from error
 
-    def begin_send(self, packed: torch.Tensor) -> Work:
-        """`packed` must stay as it is until `finish`. Raises PathError."""
+    @property
+    def pending(self) -> int:
+        """Payloads begun and not finished."""
+        return len(self._works)
+
+    def begin_send(self, packed: torch.Tensor) -> None:
+        """`packed` must stay as it is until it is finished. Raises PathError."""
         with self._ordered():
             try:
-                return self._backend.send([packed], self._other, 0)
+                self._works.append(self._backend.send([packed], self._other, 0))
             except RuntimeError as error:
                 raise PathError(f"{self._kind.value} cannot send: {_first_line(error)}") from error
 
-    def begin_receive(self, packed: torch.Tensor) -> Work:
+    def begin_receive(self, packed: torch.Tensor) -> None:
         """Raises PathError."""
         with self._ordered():
             try:
-                return self._backend.recv([packed], self._other, 0)
+                self._works.append(self._backend.recv([packed], self._other, 0))
             except RuntimeError as error:
                 raise PathError(f"{self._kind.value} cannot receive: {_first_line(error)}") from error
 
-    def finish(self, work: Work, deadline: Deadline) -> None:
-        """Raises PathError; then the group is of no more use."""
+    def finish(self, deadline: Deadline) -> None:
+        """The oldest payload. Raises PathError; then the group is of no more use."""
         try:
             if self._kind is PathKind.GLOO:
-                work.wait(deadline.left())
-                return
-            while not work.is_completed():
-                deadline.check()
-                time.sleep(LOOK_S)
-            work.wait()
+                self._works[0].wait(deadline.left())
+            else:
+                while not self._works[0].is_completed():
+                    deadline.check()
+                    time.sleep(LOOK_S)
+                self._works[0].wait()
         except RuntimeError as error:
             raise PathError(f"{self._kind.value} lost the payload: {_first_line(error)}") from error
+        self._works.popleft()
 
     def forget_meeting(self) -> None:
         """Both ends have come: nobody needs the file any more."""
@@ -84,6 +93,7 @@ class PairGroup:
         """The other end finds out at once."""
         if self._kind is PathKind.NCCL:
             self._backend.abort()
+        self._works.clear()
         del self._backend
         self._meeting.unlink(missing_ok=True)
 

@@ -48,7 +48,7 @@ def decode_offer(data: bytes) -> PoolOffer:
             memory = DeviceMemory(bytes.fromhex(facts.pop("handle")), _number(facts.pop("offset"), 0))
             if len(memory.handle) != HANDLE_BYTES or facts.keys() != set(names):
                 raise ValueError("a handle of another length, or facts that nobody knows")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CopyRefused(f"the peer's offer of its pool makes no sense: {error}") from error
     return PoolOffer(form, memory)
 

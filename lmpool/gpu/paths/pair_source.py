@@ -1,10 +1,7 @@
 """The end of a pair that gathers blocks into packed payloads and sends them, as the target asks for them."""
 
 import socket
-from collections import deque
 from contextlib import suppress
-
-from torch.distributed.distributed_c10d import Work
 
 from lmpool.gpu.kv_pool import KVPool
 from lmpool.gpu.paths.checksum import summed
@@ -50,7 +47,6 @@ class _Sending:
         self._form = link.planes.form
         self._cut = chunks(self._form, len(order.source_blocks), order.chunk_bytes)
         self._size = len(order.source_blocks) * self._form.block_bytes
-        self._works: deque[Work] = deque()
 
     def run(self) -> Copied:
         try:
@@ -84,13 +80,13 @@ class _Sending:
             if (asked.kind, asked.number) != (FrameKind.ASK, number):
                 raise PathError(f"the target asks for chunk {asked.number} instead of {number}")
             group.forget_meeting()
-            if len(self._works) == WINDOW:
-                group.finish(self._works.popleft(), self._deadline)
+            if group.pending == WINDOW:
+                group.finish(self._deadline)
             packed = stages[number % WINDOW][: chunk_bytes(self._form, chunk)]
             planes.gather(chunk, order.source_blocks[chunk.first : chunk.first + chunk.count], packed)
             checksum = summed(packed, checksum) if order.is_summed else 0
             self._say(FrameKind.CHUNK, number, packed.numel(), checksum)
-            self._works.append(group.begin_send(packed))
+            group.begin_send(packed)
             done += packed.numel()
             self._watch.advanced(done)
         self._finish(group)
@@ -102,8 +98,8 @@ class _Sending:
         raise TargetStopped(f"the target has stopped transfer {self._order.transfer}")
 
     def _finish(self, group: PairGroup) -> None:
-        while self._works:
-            group.finish(self._works.popleft(), self._deadline)
+        while group.pending:
+            group.finish(self._deadline)
 
     def _say(self, kind: FrameKind, number: int, size_bytes: int, checksum: int) -> None:
         self._link.send(Frame(kind, self._order.transfer, number, size_bytes, checksum), self._deadline)

@@ -36,6 +36,7 @@ class PairTarget:
             raise
         except PathError:
             self._link.drop()
+            receiving.tell_stop()
             raise
 
     def close(self) -> None:
@@ -65,10 +66,10 @@ class _Receiving:
         for number, chunk in enumerate(self._cut):
             frame = self._expect(number)
             packed = self._stages[number % WINDOW][: self._sizes[number]]
-            work = group.begin_receive(packed)
+            group.begin_receive(packed)
             if before is not None:
                 self._put(*before)
-            group.finish(work, self._deadline)
+            group.finish(self._deadline)
             self._check(frame, packed)
             if number + WINDOW < len(self._cut):
                 self._say(FrameKind.ASK, number + WINDOW, 0)
@@ -77,12 +78,16 @@ class _Receiving:
         self._put(*before)
         return Copied(self._done, self._checksum if self._order.is_summed else None)
 
-    def stop(self) -> None:
-        """Leaves the group without rests where the source answers in time, and else without the group."""
+    def tell_stop(self) -> None:
+        """So that the source need not wait for its deadline."""
         self._deadline = Deadline(attrs.evolve(self._order, timeout_s=STOP_S))
-        self._watch = CopyWatch(lambda: False, lambda _: None)
         with suppress(PathError):
             self._say(FrameKind.STOP, 0, 0)
+
+    def stop(self) -> None:
+        """Leaves the group without rests where the source answers in time, and else without the group."""
+        self.tell_stop()
+        self._watch = CopyWatch(lambda: False, lambda _: None)
         if self._group is None:
             return
         try:
@@ -90,7 +95,8 @@ class _Receiving:
                 frame = self._link.receive(self._order, self._deadline, self._watch)
                 if frame.kind is FrameKind.CHUNK:
                     packed = self._stages[frame.number % WINDOW][: frame.size_bytes]
-                    self._group.finish(self._group.begin_receive(packed), self._deadline)
+                    self._group.begin_receive(packed)
+                    self._group.finish(self._deadline)
         except SourceEnded:
             pass
         except PathError:

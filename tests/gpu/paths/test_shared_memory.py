@@ -2,6 +2,7 @@ import mmap
 import os
 import signal
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import attrs
@@ -168,7 +169,7 @@ def test_no_chunk_is_larger_than_ordered_and_each_is_told() -> None:
     path = SharedMemoryTarget(pool.descriptor, pool_form(pool), allocate_cpu_pool(SHAPE, 20))
     told = [0]
     path.copy(order(range(20), range(20), chunk_bytes=2000), watch(advanced=told.append))
-    steps = [after - before for before, after in zip(told, told[1:], strict=False)]
+    steps = [after - before for before, after in pairwise(told)]
     assert max(steps) <= 2000
     assert sum(steps) == 20 * SHAPE.block_bytes
 
