@@ -10,7 +10,7 @@ from typing import TypeAlias, assert_never
 from lmpool.core.block_pool import BlockPool
 from lmpool.core.effects import CopyEffect
 from lmpool.core.events import BlocksCopied, BlocksSent, CopyEvent, CopyFailed, SendFailed
-from lmpool.core.ids import BlockId, Nanos, Peer, TransferId, Version
+from lmpool.core.ids import BlockId, Nanos, Peer, SequenceId, TransferId, Version
 from lmpool.core.inbound import TargetSide
 from lmpool.core.leases import Leases
 from lmpool.core.messages.transfer import (
@@ -83,6 +83,14 @@ class Exchange:
         """Orders that make no sense, or not from this control; dropped."""
 
     # What there is
+
+    def side(self, transfer: TransferId) -> Side | None:
+        """Read only."""
+        return self._sides.get(transfer)
+
+    def remembers(self, transfer: TransferId) -> bool:
+        """Whether it is over here, and what is left of it is an answer."""
+        return transfer in self._answers
 
     @property
     def is_idle(self) -> bool:
@@ -247,6 +255,13 @@ class Exchange:
         for transfer in self._unreported:
             self._remember(Published(transfer, version))
         self._unreported.clear()
+
+    # Sequences
+
+    def use(self, sequence: SequenceId, chain: bytes) -> None:
+        """A sequence has pinned what is resident of its chain."""
+        if self._leases:
+            self._leases.use(sequence, chain)
 
     # The driver
 

@@ -184,8 +184,9 @@ class Transfers:
                 self._close_side(now, transfer, worker, TransferOutcome.RANK_LOST, None)
 
     def tick(self, now: Nanos) -> None:
-        for transfer in [transfer for transfer in self._transfers.values() if transfer.late_ns <= now]:
-            self._fail(now, transfer, TransferEvent.LATE, TransferOutcome.LATE, None)
+        while late := [transfer for transfer in self._transfers.values() if transfer.late_ns <= now]:
+            for transfer in late:  # one that aborts may be late in that as well
+                self._fail(now, transfer, TransferEvent.LATE, TransferOutcome.LATE, None)
 
     # Answers
 
