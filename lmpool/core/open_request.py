@@ -92,7 +92,7 @@ class OpenRequest:
     attempt: int
     """Of the last question or submit; answers to others are dropped."""
     patience_ns: Nanos
-    """While it has no worker: when the search for one ends."""
+    """While it has no worker: when the search for one ends. Its deadline, if it has one."""
     has_begun: bool
     """Some worker has begun it."""
     scored: int

@@ -37,7 +37,7 @@ class SearchSettings:
     route_wait_ns: Nanos
     """How long control may take to answer."""
     replica_wait_ns: Nanos
-    """How long a request waits for a replica that can take it."""
+    """How long a request without a deadline waits for a replica that can take it; others wait until then."""
     retry_ns: Nanos
     """Between two tries of a request that no replica can take."""
     busy_retry_ns: Nanos
@@ -114,7 +114,8 @@ class Search:
             self._requests.send(control, offered)
 
     def begin(self, now: Nanos, request: OpenRequest) -> None:
-        request.patience_ns = Nanos(now + self._settings.replica_wait_ns)
+        deadline = request.arrived.deadline_ns
+        request.patience_ns = Nanos(now + self._settings.replica_wait_ns) if deadline is None else deadline
         request.refusals = 0
         request.refused.clear()
         request.unreachable.clear()

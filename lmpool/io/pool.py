@@ -1,6 +1,7 @@
 """The pool as a program sees it: requests in, text out. The HTTP server and the embedded engine both stand on it."""
 
 import asyncio
+import math
 import secrets
 from collections.abc import AsyncGenerator
 
@@ -8,6 +9,7 @@ from lmpool.core.events import RequestArrived
 from lmpool.core.ids import SECOND, BlockHash, Nanos, RequestId
 from lmpool.core.ingress import IngressSnapshot
 from lmpool.core.messages.ingress_control import Decision, StateReported
+from lmpool.core.open_request import LATE
 from lmpool.core.prefix import (
     HASH_BYTES,
     TOKEN_BYTES,
@@ -17,7 +19,7 @@ from lmpool.core.prefix import (
 )
 from lmpool.io.answer import Answer
 from lmpool.io.clock import monotonic_now
-from lmpool.io.errors import BadRequest
+from lmpool.io.errors import BadRequest, DeadlinePassed, NoReplica
 from lmpool.io.explained import NAMES_KEPT, Explained, RequestNames
 from lmpool.io.generation import Chat, Chunk, GenerationRequest, Prompt
 from lmpool.io.ingress import IngressAdapter
@@ -67,7 +69,7 @@ class Pool:
         check_request(request, self._text.facts)
         tokens = await self._encode(request.prompt)
         check_prompt(tokens, self._text.facts.vocabulary)
-        await self._ingress.any_joined(JOIN_WAIT_S)
+        await self._some_replica(arrived_ns, request.deadline_s)
         outputs = outputs_within(request.prompt, len(tokens), request.sampling.max_tokens, self.tokens_max)
         ingress, request_id = self._ingress, self._ingress.new_request()
         answer = Answer(
@@ -119,6 +121,16 @@ class Pool:
     async def clear_cache(self) -> int:
         """Blocks that were dropped, over all replicas. Raises NoReplica if one of them does not answer."""
         return await self._ingress.clear_cache()
+
+    async def _some_replica(self, arrived_ns: Nanos, deadline_s: float | None) -> None:
+        """Waits until one has joined. Raises NoReplica, DeadlinePassed."""
+        left_s = math.inf if deadline_s is None else deadline_s - (monotonic_now() - arrived_ns) / SECOND
+        try:
+            await self._ingress.any_joined(min(JOIN_WAIT_S, left_s))
+        except NoReplica:
+            if left_s > JOIN_WAIT_S:
+                raise
+            raise DeadlinePassed(LATE) from None
 
     async def _encode(self, prompt: Prompt) -> list[int]:
         """Raises BadRequest."""

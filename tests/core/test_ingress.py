@@ -188,6 +188,29 @@ def test_nor_than_its_deadline() -> None:
     assert front.outcome(1) is Outcome.DEADLINE
 
 
+def test_its_own_deadline_is_that_bound() -> None:
+    front = Front()
+    late = Nanos(3 * SETTINGS.search.replica_wait_ns)
+    front.feed(arrival(1, deadline_ns=late))
+    assert front.wait(late - 1) == []
+    front.wait(1)
+    assert front.outcome(1) is Outcome.DEADLINE
+
+
+@pytest.mark.parametrize("control", ["silent", "lost"])
+def test_a_deadline_passes_while_control_does_not_answer(control: str) -> None:
+    front = ready_front()
+    front.feed(arrival(1, deadline_ns=Nanos(SECOND // 2)))
+    assert front.phase() == "routing"
+    if control == "lost":
+        front.lose(CONTROL)
+        assert front.phase() == "submitted"
+    front.wait(SECOND // 2)
+    assert front.outcome(1) is (Outcome.DEADLINE if control == "silent" else None)
+    front.wait(SETTINGS.abort_wait_ns)  # a worker that says nothing keeps it no longer
+    assert front.outcome(1) is Outcome.DEADLINE
+
+
 def test_control_knows_no_replica_yet() -> None:
     front = ready_front()
     front.feed(arrival(1))

@@ -306,6 +306,20 @@ def test_a_deadline_ends_a_request_wherever_it_is(tmp_path: Path) -> None:
     run_where_servers_end(body())
 
 
+def test_a_deadline_holds_while_a_new_ingress_looks_for_replicas(tmp_path: Path) -> None:
+    async def body() -> None:
+        text = ModelText(write_tiny_folder(tmp_path / "model"))
+        ingress = IngressAdapter(IngressPlace("run-1", str(tmp_path), Epoch(50), 2, BLOCK, requests_max=16))
+        ingress.dial()
+        for deadline_s in (1e-6, 0.05):
+            with pytest.raises(DeadlinePassed):
+                await tokens_of(Pool(ingress, text).generate(ask(PROMPT, LONG, deadline_s=deadline_s)))
+        await ingress.close()
+        text.close()
+
+    asyncio.run(body())
+
+
 def test_tenants_and_salts_share_no_blocks(tmp_path: Path) -> None:
     async def body() -> None:
         async with place(tmp_path) as here:

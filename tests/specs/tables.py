@@ -1,8 +1,10 @@
 """Reads the Markdown tables of specs/, so that tests can hold them against the code."""
 
+import re
 from pathlib import Path
 
-SPECS = Path(__file__).parents[2] / "specs"
+TESTS = Path(__file__).parents[1]
+SPECS = TESTS.parent / "specs"
 
 
 def read_rows(name: str, heading: str) -> list[dict[str, str]]:
@@ -21,3 +23,9 @@ def read_rows(name: str, heading: str) -> list[dict[str, str]]:
             break
     header, _, *rows = table
     return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def names_of_tests() -> set[str]:
+    """Of all test functions of this project."""
+    name = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
+    return {found for path in TESTS.rglob("test_*.py") for found in name.findall(path.read_text())}

@@ -56,7 +56,10 @@ class Keeper:
         self._next_epoch = next_epoch
         self._on_change = on_change
         self._budget = RestartBudget(
-            settings.restarts, settings.restart_pause_seconds, settings.restart_pause_max_seconds
+            settings.restarts,
+            settings.restart_pause_seconds,
+            settings.restart_pause_max_seconds,
+            settings.healthy_seconds / TICK_S,
         )
         self._vigil = Vigil(settings.silence_seconds, settings.stall_seconds)
         self._has_served = False
@@ -93,14 +96,12 @@ class Keeper:
         return Fault(name, cause, tuple(child.lines))
 
     async def _watch(self, child: ChildProcess) -> Cause:
-        served = 0
         while True:
             await asyncio.wait((child.ended,), timeout=TICK_S)
             if child.ended.done():
                 return child.ended.result()
-            served += self.state is PostState.SERVING
-            if served >= self._settings.healthy_seconds:
-                self._budget.refill()
+            if self.state is PostState.SERVING:
+                self._budget.serve()
             verdict = self._vigil.tick()
             match verdict:
                 case Verdict.WELL:

@@ -56,7 +56,7 @@ def test_steps_and_idleness_are_no_stall() -> None:
 
 
 def test_pauses_double_up_to_the_longest_and_end() -> None:
-    budget = RestartBudget(6, 0.5, 10)
+    budget = RestartBudget(6, 0.5, 10, 30)
     assert [budget.take() for _ in range(7)] == [0.5, 1, 2, 4, 8, 10, None]
     budget.refill()
     assert budget.take() == 0.5
@@ -64,10 +64,23 @@ def test_pauses_double_up_to_the_longest_and_end() -> None:
 
 @given(st.integers(0, 1000), st.floats(0.01, 60), st.floats(60, 600))
 def test_a_budget_always_ends(restarts: int, pause_s: float, pause_max_s: float) -> None:
-    budget = RestartBudget(restarts, pause_s, pause_max_s)
+    budget = RestartBudget(restarts, pause_s, pause_max_s, 30)
     pauses = [budget.take() for _ in range(restarts + 1)]
     assert pauses[-1] is None
     assert all(pause is not None and pause_s <= pause <= pause_max_s for pause in pauses[:-1])
+
+
+def test_so_long_in_service_gives_the_budget_back() -> None:
+    budget = RestartBudget(2, 0.5, 10, 30)
+    for _ in range(3):
+        assert [budget.take(), budget.take()] == [0.5, 1]
+        for _ in range(30):
+            budget.serve()
+    for _ in range(2):  # a life that serves for a shorter time brings nothing, and two of them no more
+        assert budget.take() is not None
+        for _ in range(29):
+            budget.serve()
+    assert budget.take() is None
 
 
 def test_b82_a_killed_process_is_told_with_signal_and_exit_code() -> None:
