@@ -124,7 +124,7 @@ def _plane(policy: str, ranks: int, resident: int, chains: list[bytes], chance: 
         sweep_hashes=4_096,
         decisions_kept=1_024,
     )
-    plane = ControlPlane(settings, Nanos(0))
+    plane = ControlPlane(settings, Epoch(1), Nanos(0))
     plane.handle(Nanos(0), PeerJoined(INGRESS))
     for rank in range(ranks):
         peer = worker(rank)

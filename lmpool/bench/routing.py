@@ -24,7 +24,6 @@ from lmpool.sim.trace import TraceError
 
 LOADS = (0.3, 0.6, 0.8, 0.9)
 SEEDS = 5
-REQUESTS = 3_000
 
 
 @attrs.frozen
@@ -58,6 +57,7 @@ class Results:
         """Raises ResultsError."""
         self._path = path
         self.saturations: dict[tuple[str, int], float] = {}
+        """By cell and requests of the search."""
         self.runs: dict[Key, Measured] = {}
         if path is not None and path.exists():
             for number, line in enumerate(path.read_text().splitlines(), start=1):
@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--policies", nargs="+", choices=tuple(POLICIES), metavar="NAME", help="(default: each once)")
     parser.add_argument("--loads", nargs="+", type=float, default=list(LOADS), metavar="X", help="of saturation")
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="1 to N (default %(default)s)")
-    parser.add_argument("--requests", type=int, default=REQUESTS, metavar="N", help="of a run (default %(default)s)")
+    parser.add_argument("--requests", type=int, metavar="N", help="of every run (default: as its cell has it)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="lines of results: added to, and gone on from")
     parser.add_argument("--report", action="store_true", help="run nothing; print what --json has")
@@ -135,9 +135,9 @@ def _measure(given: argparse.Namespace, cells: Sequence[Cell], results: Results)
     """Searches first, as their rates are needed; then runs, those of one load together."""
     with ProcessPoolExecutor(given.jobs) as processes:
         searches = [
-            Job(cell.name, given.requests, 1.0, cell.guess, 0, SEARCH)
+            Job(cell.name, given.requests or cell.search_requests, 1.0, cell.guess, 0, SEARCH)
             for cell in cells
-            if (cell.name, given.requests) not in results.saturations
+            if (cell.name, given.requests or cell.search_requests) not in results.saturations
         ]
         for search, rate in _ended(processes, searches, given.trace, "saturation"):
             assert isinstance(rate, float)
@@ -151,11 +151,11 @@ def _measure(given: argparse.Namespace, cells: Sequence[Cell], results: Results)
 def _jobs(given: argparse.Namespace, cells: Sequence[Cell], results: Results) -> Iterator[Job]:
     policies = dict.fromkeys(POLICIES[name]().name for name in given.policies or each_once())
     for cell in cells:
-        rate = results.saturations[cell.name, given.requests]
+        rate = results.saturations[cell.name, given.requests or cell.search_requests]
         for share in given.loads:
             for seed in range(1, given.seeds + 1):
                 for policy in policies:
-                    yield Job(cell.name, given.requests, share, share * rate, seed, policy)
+                    yield Job(cell.name, given.requests or cell.requests, share, share * rate, seed, policy)
 
 
 def _ended(

@@ -40,8 +40,12 @@ class Cell:
     """Empty: the recorded trace."""
     is_jittered: bool
     """Whether the recorded arrivals of one moment are spread over its tick."""
+    requests: int
+    """Of a run."""
+    search_requests: int
+    """Of a run of the search for its saturation: several times as long as what comes takes to end."""
     guess: float
-    """Where the search for its saturation begins: arrivals a second, or times the recorded speed."""
+    """Where that search begins: arrivals a second, or times the recorded speed."""
     kv_blocks: int
     block_size: int
     slow: tuple[tuple[Rank, float], ...]
@@ -63,24 +67,31 @@ class Cell:
         )
 
 
-def _made(name: str, workload: str, guess: float) -> Cell:
-    return Cell(name, workload, False, guess, 6_250, 64, (), ())
+def _recorded_cell(name: str, *, is_jittered: bool) -> Cell:
+    return Cell(name, "", is_jittered, 3_000, 3_000, 3.5, 2_000, 512, (), ())
+
+
+def _made(name: str, requests: int, search_requests: int, guess: float) -> Cell:
+    return Cell(name, name, False, requests, search_requests, guess, 6_250, 64, (), ())
+
+
+_SESSIONS = _made("agent-sessions", 3_000, 6_000, 3.2)
 
 
 CELLS: dict[str, Cell] = {
     cell.name: cell
     for cell in (
-        Cell(CONVERSATION, "", True, 3.5, 2_000, 512, (), ()),
-        Cell(IN_TICKS, "", False, 3.5, 2_000, 512, (), ()),
-        _made("agent-sessions", "agent-sessions", 2.5),
-        _made("hot-session-skew", "hot-session-skew", 60.0),
-        _made("long-decode", "long-decode", 25.0),
-        _made("single-turn", "single-turn", 40.0),
-        _made("one-system-prompt", "one-system-prompt", 110.0),
-        _made("few-long", "few-long", 60.0),
-        _made("sibling-bursts", "sibling-bursts", 3.5),
-        attrs.evolve(_made("slow-rank", "agent-sessions", 2.3), slow=((Rank(0), 2.0),)),
-        attrs.evolve(_made("cold-join", "agent-sessions", 2.5), cold=((Rank(7), Nanos(30 * SECOND)),)),
+        _recorded_cell(CONVERSATION, is_jittered=True),
+        _recorded_cell(IN_TICKS, is_jittered=False),
+        _SESSIONS,
+        _made("hot-session-skew", 1_500, 1_500, 60.0),
+        _made("long-decode", 1_500, 3_000, 25.0),
+        _made("single-turn", 1_500, 1_500, 34.0),
+        _made("one-system-prompt", 1_500, 1_500, 75.0),
+        _made("few-long", 1_500, 1_500, 50.0),
+        _made("sibling-bursts", 3_000, 3_000, 3.5),
+        attrs.evolve(_SESSIONS, name="slow-rank", guess=2.9, slow=((Rank(0), 2.0),)),
+        attrs.evolve(_SESSIONS, name="cold-join", cold=((Rank(7), Nanos(30 * SECOND)),)),
     )
 }
 
