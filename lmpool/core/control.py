@@ -11,8 +11,9 @@ from lmpool.core.booking import Placement
 from lmpool.core.effects import ControlEffect, Send
 from lmpool.core.events import ControlEvent, PeerJoined, PeerLost, Received, Tick
 from lmpool.core.fleet import Policy
-from lmpool.core.ids import Epoch, Nanos, Peer, Rank, RequestId, Role
+from lmpool.core.ids import SECOND, Epoch, Nanos, Peer, Rank, RequestId, Role
 from lmpool.core.ledger import Ledger
+from lmpool.core.membership import NAMES, Draining
 from lmpool.core.messages import Message
 from lmpool.core.messages.ingress_control import (
     BookingEnded,
@@ -26,12 +27,20 @@ from lmpool.core.messages.ingress_control import (
     StateReported,
     Unroutable,
 )
+from lmpool.core.messages.transfer import TransferAnswer, TransferAsked, TransferDecided, TransferDenial
 from lmpool.core.messages.worker_control import DrainBegun, FullReport, Report, ReportWanted, WorkerJoined
 from lmpool.core.roster import Roster, RosterSettings
 from lmpool.core.route import RETRY_AFTER_MIN_NS, Router, Ruling
+from lmpool.core.transfers import Transfers, TransferTerms
 
 SWEEP_PAUSE_NS = 1_000_000
 """Between two slices of a sweep, so that other events get their turn."""
+
+MAY_GIVE = ("", NAMES[Draining])
+"""Why a rank may not be routed to, where it may still be the source of a transfer."""
+
+TRANSFER_ANSWER_NS = SECOND
+"""A worker answers between two events, but its process may have to wait for a core."""
 
 
 @attrs.frozen
@@ -72,6 +81,10 @@ class ControlSnapshot:
     """Bookings that no report has named."""
     waiting_routes: int
     is_swept: bool
+    transfers: int
+    """Under way."""
+    transfer_outcomes: tuple[tuple[str, int], ...]
+    """Of all that are over, by name."""
 
 
 class ControlPlane:
@@ -87,11 +100,12 @@ class ControlPlane:
         "_router",
         "_settings",
         "_settle_at",
+        "_transfers",
         "_unroutable",
         "_waiting",
     )
 
-    def __init__(self, settings: ControlSettings, now: Nanos) -> None:
+    def __init__(self, settings: ControlSettings, epoch: Epoch, now: Nanos) -> None:
         self._settings = settings
         self._now = now
         self._ledger = Ledger(settings.replicas)
@@ -99,6 +113,7 @@ class ControlPlane:
             RosterSettings(settings.replicas, settings.suspect_after_ns, settings.report_wait_ns), self._ledger
         )
         self._router = Router(settings.policy, settings.wait_max_ns, settings.decisions_kept, now)
+        self._transfers = Transfers(epoch, TRANSFER_ANSWER_NS)
         self._settle_at: Nanos | None = Nanos(now + settings.settle_ns)
         """None once settled: from then on every question is answered at once."""
         self._waiting: deque[tuple[Peer, RouteAsked]] = deque()
@@ -113,28 +128,31 @@ class ControlPlane:
             case Received(peer=peer, message=message):
                 self._receive(now, peer, message, effects)
             case PeerJoined(peer=peer):
-                self._join(peer)
+                self._join(now, peer)
             case PeerLost(peer=peer):
-                self._lose(peer)
+                self._lose(now, peer)
             case Tick():
                 self._roster.table.sweep(self._settings.sweep_hashes)
             case _:
                 assert_never(event)
         self._elapse(now, effects)
         self._settle(now, effects)
+        effects += self._transfers.take_sends()
         return effects
 
     def _elapse(self, now: Nanos, effects: list[ControlEffect]) -> None:
         """Deadlines that have passed: before an event, so that it meets no state that is over, and after it."""
         self._ledger.expire(now)
+        self._transfers.tick(now)
         silent = self._roster.tick(now)
         if silent:
             effects.extend(Send(peer, ReportWanted()) for peer in silent)
 
-    def _join(self, peer: Peer) -> None:
+    def _join(self, now: Nanos, peer: Peer) -> None:
         match peer.role:
             case Role.WORKER:
                 self._roster.link(peer)
+                self._transfers.keep(now, peer.rank, self._linked(peer.rank))
             case Role.INGRESS:
                 self._ingresses[peer] = None
             case Role.CONTROL:
@@ -142,10 +160,11 @@ class ControlPlane:
             case _:
                 assert_never(peer.role)
 
-    def _lose(self, peer: Peer) -> None:
+    def _lose(self, now: Nanos, peer: Peer) -> None:
         match peer.role:
             case Role.WORKER:
                 self._roster.unlink(peer)
+                self._transfers.keep(now, peer.rank, self._linked(peer.rank))
             case Role.INGRESS:
                 self._ingresses.pop(peer, None)
                 self._waiting = deque(pair for pair in self._waiting if pair[0] != peer)
@@ -174,6 +193,8 @@ class ControlPlane:
                 self._roster.join(now, peer, message)
             case DrainBegun():
                 self._roster.drain(peer)
+            case _ if isinstance(message, TransferAnswer):
+                self._transfers.hear(now, peer, message)
             case _:
                 self._roster.stale_dropped += 1
 
@@ -188,6 +209,8 @@ class ControlPlane:
                 self._ledger.abandon(request, attempt)
             case BookingsOffered():
                 self._restore(now, peer.epoch, message)
+            case TransferAsked():
+                effects.append(Send(peer, self._begin_transfer(now, message)))
             case StateAsked(number=number):
                 effects.append(Send(peer, self._state(number)))
             case DecisionsAsked(number=number, requests=requests, limit=limit):
@@ -246,6 +269,19 @@ class ControlPlane:
         """For replays (`Router.wrap_policy`)."""
         self._router.wrap_policy(wrap)
 
+    def _begin_transfer(self, now: Nanos, asked: TransferAsked) -> TransferDecided:
+        source, target = self._linked(asked.source), self._linked(asked.target)
+        states = self._roster.why_not()
+        if source is None or target is None or states[source.rank] not in MAY_GIVE or states[target.rank]:
+            return TransferDecided(asked.number, None, TransferDenial.RANK_ABSENT)
+        terms = TransferTerms(
+            source, target, asked.mode, asked.means, asked.chain, asked.first, asked.copy_ns, asked.lease_ns
+        )
+        begun = self._transfers.begin(now, terms)
+        if isinstance(begun, TransferDenial):
+            return TransferDecided(asked.number, None, begun)
+        return TransferDecided(asked.number, begun, None)
+
     def _restore(self, now: Nanos, ingress: Epoch, offered: BookingsOffered) -> None:
         deadline = Nanos(now + self._settings.booking_ns)
         columns = (offered.requests, offered.attempts, offered.ranks, offered.epochs, offered.prompt_tokens)
@@ -257,7 +293,12 @@ class ControlPlane:
 
     def _may_live(self, rank: Rank, epoch: Epoch) -> bool:
         """A rank whose link is not up yet may turn out to be in that life."""
-        return rank < self._settings.replicas and self._roster.epoch(rank) in (None, epoch)
+        peer = self._linked(rank)
+        return rank < self._settings.replicas and (peer is None or peer.epoch == epoch)
+
+    def _linked(self, rank: Rank) -> Peer | None:
+        """The life of a rank whose link is up."""
+        return self._roster.peer(rank) if rank < self._settings.replicas else None
 
     def _settle(self, now: Nanos, effects: list[ControlEffect]) -> None:
         if self._settle_at is not None and (self._roster.is_settled or now >= self._settle_at):
@@ -269,6 +310,7 @@ class ControlPlane:
 
     def next_deadline(self) -> Nanos | None:
         deadlines = [self._settle_at, self._roster.next_deadline(), self._ledger.next_deadline()]
+        deadlines.append(self._transfers.next_deadline())
         if not self._roster.table.is_clean:
             deadlines.append(Nanos(self._now + SWEEP_PAUSE_NS))
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -295,18 +337,21 @@ class ControlPlane:
             unseen=self._ledger.unseen,
             waiting_routes=len(self._waiting),
             is_swept=self._roster.table.is_clean,
+            transfers=len(self._transfers),
+            transfer_outcomes=tuple((each.value, count) for each, count in self._transfers.outcomes.items()),
         )
 
     def audit(self) -> None:
         """Asserts that derived sums follow from what they are derived from."""
         self._ledger.audit()
         self._roster.audit()
+        self._transfers.audit()
 
     def digest(self) -> bytes:
         """Of the whole state."""
         state = blake2b(digest_size=16)
-        for part in (self._roster.digest_state(), self._ledger.digest_state(), self._router.digest_state()):
-            state.update(part.encode())
+        for owner in (self._roster, self._ledger, self._router, self._transfers):
+            state.update(owner.digest_state().encode())
         rest = (self._now, self._settle_at, self._waiting, self._ingresses, self._routed, self._busy, self._unroutable)
         state.update(repr(rest).encode())
         return state.digest()

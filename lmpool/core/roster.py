@@ -302,9 +302,9 @@ class Roster:
         member.routed += 1
         member.routed_tokens += uncached
 
-    def epoch(self, rank: Rank) -> Epoch | None:
+    def peer(self, rank: Rank) -> Peer | None:
         """The linked life of a rank."""
-        return epoch_of(self._members[rank].state)
+        return self._members[rank].peer
 
     def why_not(self) -> tuple[str, ...]:
         return tuple(why_not(member.state) for member in self._members)

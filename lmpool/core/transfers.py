@@ -10,7 +10,7 @@ from typing import assert_never
 import attrs
 
 from lmpool.core.effects import Send
-from lmpool.core.ids import Epoch, Nanos, Peer, TransferId
+from lmpool.core.ids import Epoch, Nanos, Peer, Rank, TransferId
 from lmpool.core.limits import TRANSFER_BLOCKS_MAX
 from lmpool.core.messages.transfer import (
     AbortTransfer,
@@ -28,6 +28,7 @@ from lmpool.core.messages.transfer import (
     SourcePrepared,
     TargetPrepared,
     TransferAnswer,
+    TransferDenial,
     TransferEnd,
     TransferEnded,
     TransferMode,
@@ -58,18 +59,6 @@ class TransferTerms:
     """How long the copy may take."""
     lease_ns: Nanos
     """How long the target keeps it for its first use; 0: no lease."""
-
-
-class TransferDenial(Enum):
-    """Why control does not even begin."""
-
-    RANK_ABSENT = "rank absent"
-    SAME_RANK = "same rank"
-    SOURCE_BUSY = "source busy"
-    """It is the source of another transfer."""
-    TARGET_BUSY = "target busy"
-    NOTHING_WANTED = "nothing wanted"
-    TOO_LONG = "too long"
 
 
 class TransferOutcome(Enum):
@@ -177,11 +166,12 @@ class Transfers:
         if open_transfer is not None:
             self._fail(now, open_transfer, TransferEvent.CANCELLED, TransferOutcome.CANCELLED, None)
 
-    def lose(self, now: Nanos, worker: Peer) -> None:
-        """Its link is down: it has let go by itself, or is no more."""
+    def keep(self, now: Nanos, rank: Rank, linked: Peer | None) -> None:
+        """No life of the rank but this one has a link: others have let go by themselves, or are no more."""
         for transfer in list(self._transfers.values()):
-            if worker in (transfer.terms.source, transfer.terms.target):
-                self._close_side(now, transfer, worker, TransferOutcome.RANK_LOST, None)
+            for side in (transfer.terms.source, transfer.terms.target):
+                if side.rank == rank and side != linked:
+                    self._close_side(now, transfer, side, TransferOutcome.RANK_LOST, None)
 
     def tick(self, now: Nanos) -> None:
         while late := [transfer for transfer in self._transfers.values() if transfer.late_ns <= now]:

@@ -48,7 +48,7 @@ async def run_control(order: ControlOrder, channel: ChildEnd) -> None:
     """Ends when told to drain: nothing lives here that would have to go on."""
     drain = drain_ordered(channel)
     settings, began = _settings(order), monotonic_now()
-    plane = ControlPlane(settings, began)
+    plane = ControlPlane(settings, Epoch(order.epoch), began)
     recorded, facts = _recorded(order, plane, recording_begun(settings, order.epoch, lmpool.__version__, began))
 
     def hear(event: LinkEvent) -> None:

@@ -6,6 +6,7 @@ from math import isfinite
 
 from attrs import astuple
 
+from lmpool.core.ids import SECOND
 from lmpool.core.limits import (
     BLOCK_SIZE_MAX,
     BLOCK_SIZE_MIN,
@@ -51,6 +52,7 @@ from lmpool.core.messages.transfer import (
     Published,
     SourcePrepared,
     TargetPrepared,
+    TransferAsked,
     TransferEnded,
 )
 from lmpool.core.messages.worker_control import FullReport, Load, Report, Totals, WorkerJoined
@@ -71,6 +73,8 @@ BLOCKS_MAX = 1 << 24
 """Of one rank, as in the settings."""
 CHAIN_BLOCKS_MAX = PROMPT_TOKENS_MAX // BLOCK_SIZE_MIN
 COUNT_MAX = (1 << 63) - 1
+TRANSFER_NS_MAX = 3_600 * SECOND
+"""An hour: of a copy, and of a lease."""
 LIVE_REQUESTS_MAX = 1 << 17
 """At one rank: more than its longest queue and its largest batch together."""
 RATE_MAX = 1e18
@@ -265,13 +269,23 @@ def _blocks(blocks: Sequence[int], generations: Sequence[int]) -> None:
     _not_negative("generations", generations)
 
 
+def _placed(message: PrepareSource | PrepareTarget | TransferAsked) -> None:
+    _packed("chain", message.chain, HASH_BYTES, 1, CHAIN_BLOCKS_MAX)
+    _within("first", message.first, 0, len(message.chain) // HASH_BYTES - 1)
+
+
 def _transfer(message: Message) -> None:
     match message:
-        case PrepareSource(target=rank, chain=hashes) | PrepareTarget(source=rank, chain=hashes):
+        case PrepareSource(target=rank) | PrepareTarget(source=rank):
             _within("rank", rank, 0, RANKS_MAX - 1)
-            _packed("chain", hashes, HASH_BYTES, 1, CHAIN_BLOCKS_MAX)
-            _within("first", message.first, 0, len(hashes) // HASH_BYTES - 1)
             _within("deadline", message.deadline_ns, 0, COUNT_MAX)
+            _placed(message)
+        case TransferAsked(source=source, target=target, copy_ns=copy_ns, lease_ns=lease_ns):
+            _within("source", source, 0, RANKS_MAX - 1)
+            _within("target", target, 0, RANKS_MAX - 1)
+            _within("copy time", copy_ns, 1, TRANSFER_NS_MAX)
+            _within("lease", lease_ns, 0, TRANSFER_NS_MAX)
+            _placed(message)
         case BeginCopy(blocks=blocks, generations=generations) | SourcePrepared(blocks=blocks, generations=generations):
             _blocks(blocks, generations)
         case BeginSend(first=first):

@@ -11,7 +11,7 @@ from lmpool.core.control import ControlPlane
 from lmpool.core.effects import ControlEffect
 from lmpool.core.events import ControlEvent, PeerJoined, PeerLost, Received, Tick
 from lmpool.core.fleet import Choice, Policy, RouteView
-from lmpool.core.ids import Peer, Rank
+from lmpool.core.ids import Epoch, Peer, Rank
 from lmpool.core.limits import FRAME_BYTES_MAX
 from lmpool.core.messages.ingress_control import RouteAsked
 from lmpool.core.route import POLICIES
@@ -64,7 +64,7 @@ def replay(path: Path, other: str | None) -> Replay:
 def _replay(file: BinaryIO, path: Path, other: str | None) -> Replay:
     frames = _Frames(file, path)
     begun = _begin(frames, path)
-    plane = ControlPlane(begun.settings, begun.at_ns)
+    plane = ControlPlane(begun.settings, Epoch(begun.epoch), begun.at_ns)
     onlookers: list[_Onlooker] = []
     if other is not None:
 

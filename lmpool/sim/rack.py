@@ -55,7 +55,7 @@ class Rack:
     def __init__(self, settings: RackSettings, policy: str, outputs: list[int], timeline: Timeline) -> None:
         """`outputs`: tokens of each request's answer, by its number."""
         self.timeline = timeline
-        self.control = ControlPlane(_control_settings(settings, policy), timeline.now)
+        self.control = ControlPlane(_control_settings(settings, policy), CONTROL.epoch, timeline.now)
         self.workers: list[PacedWorker] = []
         self._settings = settings
         self._outputs = outputs

@@ -62,6 +62,7 @@ SETTINGS = ControlSettings(
     decisions_kept=64,
 )
 INGRESS = Peer(Role.INGRESS, Rank(0), Epoch(1))
+CONTROL_EPOCH = Epoch(1)
 
 
 def chain(*runs: tuple[str, int]) -> bytes:
@@ -120,7 +121,7 @@ class Plane:
 
     def __init__(self, settings: ControlSettings) -> None:
         self.now = Nanos(0)
-        self.machine = ControlPlane(settings, self.now)
+        self.machine = ControlPlane(settings, CONTROL_EPOCH, self.now)
         self.sent: list[ControlEffect] = []
         self.loads: dict[int, Load] = {}
         self.versions: dict[int, int] = {}

@@ -20,6 +20,7 @@ from lmpool.core.messages.transfer import (
     Published,
     SourcePrepared,
     TransferAnswer,
+    TransferDenial,
     TransferEnd,
     TransferEnded,
     TransferMode,
@@ -28,7 +29,7 @@ from lmpool.core.messages.transfer import (
 )
 from lmpool.core.prefix import HASH_BYTES, chain_length, hash_at
 from lmpool.core.transfer import SourceState, TargetState, TransferState
-from lmpool.core.transfers import TransferDenial, TransferOutcome
+from lmpool.core.transfers import TransferOutcome
 from tests.core.transfer_world import (
     ANSWER_NS,
     BLOCKS,
@@ -197,6 +198,7 @@ def test_a_refusal_before_the_other_side_has_answered_leaves_nothing_behind(
     world.open(SOURCE, TARGET, LONG)
     world.deliver(refusing)
     assert world.stations[slower].exchange.is_idle
+    assert [type(order) for order in world.to_worker[slower]][1:] == [AbortTransfer]
     world.deliver(slower)
     assert outcome(world) is TransferOutcome.REFUSED
     world.assert_at_rest()

@@ -33,6 +33,7 @@ from lmpool.core.messages.transfer import (
     Published,
     SourcePrepared,
     TransferAnswer,
+    TransferDenial,
     TransferEnd,
     TransferEnded,
     TransferMode,
@@ -42,7 +43,7 @@ from lmpool.core.messages.transfer import (
 from lmpool.core.outbound import SourceSide
 from lmpool.core.outbox import Outbox
 from lmpool.core.prefix import chain_length, extend_chain, hash_at, pack_tokens
-from lmpool.core.transfers import Transfer, TransferDenial, Transfers, TransferTerms
+from lmpool.core.transfers import Transfer, Transfers, TransferTerms
 
 BLOCKS = 32
 BLOCK_BYTES = 1000
@@ -203,7 +204,7 @@ class TransferWorld:
             self.is_up[rank] = False
             self.to_worker[rank].clear()
             self.to_control[rank].clear()
-            self.transfers.lose(self.now, self.stations[rank].peer)
+            self.transfers.keep(self.now, self.stations[rank].peer.rank, None)
             self.after_control()
             self.stations[rank].exchange.lose_control()
             self.after(rank)
@@ -212,7 +213,7 @@ class TransferWorld:
         """And a new life begins."""
         if self.is_up[rank]:
             self.is_up[rank] = False
-            self.transfers.lose(self.now, self.stations[rank].peer)
+            self.transfers.keep(self.now, self.stations[rank].peer.rank, None)
             self.after_control()
         self.to_worker[rank].clear()
         self.to_control[rank].clear()

@@ -61,7 +61,7 @@ def story(questions: int) -> Iterator[tuple[Nanos, ControlEvent]]:
 def record(path: Path, bytes_max: int, questions: int, settings: ControlSettings = MARGINAL) -> RecordedPlane:
     """Not closed."""
     began = Nanos(5)
-    plane = ControlPlane(settings, began)
+    plane = ControlPlane(settings, Epoch(2), began)
     recorded = RecordedPlane(plane, open_recording(path), bytes_max, recording_begun(settings, 2, "1.2.3", began))
     for now, event in story(questions):
         recorded.handle(now, event)
@@ -213,7 +213,7 @@ class _FullDisk:
 
 
 def test_a_disk_that_is_full_ends_the_recording_and_not_control() -> None:
-    recorded = RecordedPlane(ControlPlane(MARGINAL, Nanos(5)), _FullDisk(), PLENTY, BEGUN)  # type: ignore[arg-type]
+    recorded = RecordedPlane(ControlPlane(MARGINAL, Epoch(2), Nanos(5)), _FullDisk(), PLENTY, BEGUN)  # type: ignore[arg-type]
     effects = [recorded.handle(now, event) for now, event in story(5)]
     recorded.close()
     assert sum(map(len, effects)) >= 5

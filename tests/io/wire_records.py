@@ -234,6 +234,18 @@ EXAMPLES: tuple[Framed, ...] = (
     tr.Confirmed(TRANSFER),
     tr.Published(TRANSFER, version=Version(8)),
     tr.TransferEnded(TRANSFER, tr.TransferEnd.FINALIZED, blocks_freed=1),
+    tr.TransferAsked(
+        number=8,
+        source=Rank(1),
+        target=Rank(2),
+        mode=tr.TransferMode.COPY,
+        means=tr.CopyMeans.READ,
+        chain=b"chain of block 0chain of block 1",
+        first=1,
+        copy_ns=Nanos(2_000_000_000),
+        lease_ns=Nanos(0),
+    ),
+    tr.TransferDecided(number=8, transfer=None, denial=tr.TransferDenial.SOURCE_BUSY),
 )
 
 _INTEGERS = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -366,6 +378,14 @@ _BOUNDED: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     iw.TokensProduced: {"logprobs": st.just(())},
     tr.PrepareSource: {"target": _RANK, "chain": _CHAIN, "first": st.just(0), "deadline_ns": _COUNT},
     tr.PrepareTarget: {"source": _RANK, "chain": _CHAIN, "first": st.just(0), "deadline_ns": _COUNT},
+    tr.TransferAsked: {
+        "source": _RANK,
+        "target": _RANK,
+        "chain": _CHAIN,
+        "first": st.just(0),
+        "copy_ns": st.integers(1, 1 << 40),
+        "lease_ns": _COUNT,
+    },
     tr.BeginCopy: {"blocks": st.just((5, 4)), "generations": st.tuples(_COUNT, _COUNT)},
     tr.BeginSend: {"first": _FIRST},
     tr.Publish: {"lease_until_ns": _COUNT},

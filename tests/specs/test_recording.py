@@ -44,7 +44,9 @@ SETTINGS = ControlSettings(
 
 def write_example(file: FileIO) -> None:
     began = Nanos(5 * SECOND)
-    plane = RecordedPlane(ControlPlane(SETTINGS, began), file, 1 << 20, recording_begun(SETTINGS, 1, "0.1.0", began))
+    plane = RecordedPlane(
+        ControlPlane(SETTINGS, Epoch(1), began), file, 1 << 20, recording_begun(SETTINGS, 1, "0.1.0", began)
+    )
     plane.handle(Nanos(began + 10), PeerJoined(INGRESS))
     plane.handle(Nanos(began + 20), Received(INGRESS, BookingEnded(RequestId(Epoch(2), 7), 0)))
     plane.handle(Nanos(began + 30), Tick())

@@ -30,7 +30,7 @@ from lmpool.core.messages.ingress_worker import (
     Submit,
     TokensProduced,
 )
-from lmpool.core.messages.transfer import TransferAnswer, TransferOrder
+from lmpool.core.messages.transfer import TransferAnswer, TransferAsked, TransferDecided, TransferOrder
 from lmpool.core.messages.worker_control import (
     DrainBegun,
     FullReport,
@@ -39,8 +39,8 @@ from lmpool.core.messages.worker_control import (
     WorkerJoined,
 )
 
-IngressToControl: TypeAlias = RouteAsked | BookingEnded | BookingsOffered | StateAsked | DecisionsAsked
-ControlToIngress: TypeAlias = RouteDecided | Busy | Unroutable | StateReported | DecisionsReported
+IngressToControl: TypeAlias = RouteAsked | BookingEnded | BookingsOffered | StateAsked | DecisionsAsked | TransferAsked
+ControlToIngress: TypeAlias = RouteDecided | Busy | Unroutable | StateReported | DecisionsReported | TransferDecided
 IngressToWorker: TypeAlias = Submit | Abort | FinishChoice | ClearCache
 WorkerToIngress: TypeAlias = (
     WorkerJoined | TokensProduced | Accepted | Refused | Ended | PromptScored | CacheCleared | DrainBegun

@@ -1,7 +1,7 @@
 """Control and worker: the phases of a transfer of blocks from one rank to another (`specs/transfer.md`).
 
 Each order may be repeated, may come late and may name a transfer that the worker does not know: its answer says how
-things stand. Blocks of the payload never come this way.
+things stand. Blocks of the payload never come this way. The last messages are an operator's, who asks for a transfer.
 """
 
 from enum import Enum
@@ -208,3 +208,42 @@ TransferOrder: TypeAlias = (
 TransferAnswer: TypeAlias = (
     SourcePrepared | TargetPrepared | TransferRefused | Copied | Confirmed | Published | TransferEnded
 )
+
+
+@attrs.frozen
+class TransferAsked:
+    """An operator wants one: from an ingress to control."""
+
+    number: int
+    source: Rank
+    target: Rank
+    mode: TransferMode
+    means: CopyMeans
+    chain: bytes
+    first: int
+    copy_ns: Nanos
+    """How long the copy may take."""
+    lease_ns: Nanos
+    """How long the target keeps it for its first use; 0: no lease."""
+
+
+class TransferDenial(Enum):
+    """Why control does not even begin a transfer."""
+
+    RANK_ABSENT = "rank absent"
+    """Down, or not in a state to take part."""
+    SAME_RANK = "same rank"
+    SOURCE_BUSY = "source busy"
+    """It is the source of another transfer."""
+    TARGET_BUSY = "target busy"
+    NOTHING_WANTED = "nothing wanted"
+    TOO_LONG = "too long"
+
+
+@attrs.frozen
+class TransferDecided:
+    """The transfer has begun, or why not."""
+
+    number: int
+    transfer: TransferId | None
+    denial: TransferDenial | None

@@ -110,7 +110,7 @@ class Cluster:
             self._start_worker(peer)
             self.dial(peer, CONTROL)
         elif peer.role is Role.CONTROL:
-            plane = ControlPlane(self.knobs.control, self.timeline.now)
+            plane = ControlPlane(self.knobs.control, peer.epoch, self.timeline.now)
             watched = Watched[ControlEvent, ControlEffect](peer, plane, self._observer)
             self._live(peer, plane, Node(self.timeline, peer, watched, _nothing))
         else:

@@ -25,7 +25,7 @@ from lmpool.core.messages.ingress_control import (
 )
 from lmpool.core.messages.worker_control import NOTHING_DONE, DrainBegun, FullReport, ReportWanted
 from lmpool.core.prefix import HASH_BYTES
-from tests.core.plane import BLOCK_SIZE, FACTS, IDLE, RATES, SETTINGS, chain, question, report
+from tests.core.plane import BLOCK_SIZE, CONTROL_EPOCH, FACTS, IDLE, RATES, SETTINGS, chain, question, report
 
 RANKS = 3
 CHAINS = [chain(("root", 2), (branch, 6)) for branch in "abc"] + [chain(("other", 5))]
@@ -78,7 +78,7 @@ class ControlMachine(RuleBasedStateMachine):
     @initialize(policy=st.sampled_from(POLICIES))
     def start(self, policy: str) -> None:
         settings = attrs.evolve(SETTINGS, policy=policy, replicas=RANKS, sweep_hashes=7, decisions_kept=8)
-        self.plane = ControlPlane(settings, self.now)
+        self.plane = ControlPlane(settings, CONTROL_EPOCH, self.now)
         self.feed(PeerJoined(self.ingress))
         for rank in range(RANKS):
             self.join(rank)

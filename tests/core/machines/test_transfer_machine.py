@@ -6,9 +6,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from typing_extensions import override
 
 from lmpool.core.ids import MILLISECOND, StepNumber
-from lmpool.core.messages.transfer import CopyMeans, TransferMode
+from lmpool.core.messages.transfer import CopyMeans, TransferDenial, TransferMode
 from lmpool.core.prefix import HASH_BYTES
-from lmpool.core.transfers import TransferDenial
 from tests.core.transfer_world import ANSWER_NS, LIFE_NS, TransferWorld, chain_of
 
 RANKS = 3
