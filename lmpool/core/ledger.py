@@ -17,20 +17,7 @@ from lmpool.core.booking import (
     remaining,
 )
 from lmpool.core.ids import Epoch, Nanos, Rank, RequestId
-from lmpool.core.prefix import HASH_BYTES
-
-
-def _common_blocks(chain: bytes, other: bytes, known: int) -> int:
-    """Leading blocks in both packed chains, given that `known` of them are and that the next is too."""
-    low, high = known + 1, min(len(chain), len(other)) // HASH_BYTES
-    while low < high:
-        middle = (low + high + 1) >> 1
-        start = (middle - 1) * HASH_BYTES
-        if chain[start : start + HASH_BYTES] == other[start : start + HASH_BYTES]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+from lmpool.core.prefix import HASH_BYTES, common_blocks
 
 
 def _cover(chain: bytes, ready: int, others: Iterable[tuple[RequestId, bytes]]) -> tuple[int, RequestId | None]:
@@ -42,7 +29,7 @@ def _cover(chain: bytes, ready: int, others: Iterable[tuple[RequestId, bytes]]) 
         return blocks, writer
     for request, other in others:
         if other[start : start + HASH_BYTES] == wanted:
-            blocks, writer = _common_blocks(chain, other, blocks), request
+            blocks, writer = common_blocks(chain, other, blocks), request
             start = blocks * HASH_BYTES
             wanted = chain[start : start + HASH_BYTES]
             if not wanted:

@@ -102,3 +102,16 @@ def hash_at(chain: bytes, index: int) -> BlockHash:
 
 def split_chain(chain: bytes) -> list[BlockHash]:
     return [BlockHash(chain[start : start + HASH_BYTES]) for start in range(0, len(chain), HASH_BYTES)]
+
+
+def common_blocks(chain: bytes, other: bytes, known: int) -> int:
+    """Leading blocks in both packed chains, given that `known` of them are and that the next is too."""
+    low, high = known + 1, min(len(chain), len(other)) // HASH_BYTES
+    while low < high:
+        middle = (low + high + 1) >> 1
+        start = (middle - 1) * HASH_BYTES
+        if chain[start : start + HASH_BYTES] == other[start : start + HASH_BYTES]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

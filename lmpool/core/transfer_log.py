@@ -1,0 +1,86 @@
+"""What was proposed and what became of it: for whoever asks whether transfers pay."""
+
+from collections import deque
+
+import attrs
+
+from lmpool.core.ids import BlockHash, Nanos, TransferId
+from lmpool.core.proposal import Gate, Occasion, Proposal
+from lmpool.core.transfer_price import Pair
+from lmpool.core.transfers import TransferOutcome
+
+REFUSALS_KEPT = 256
+"""Distinct ones: some plannings of a large machine."""
+
+
+@attrs.frozen
+class TransferRecord:
+    """A transfer that was begun."""
+
+    transfer: TransferId
+    began: Nanos
+    proposal: Proposal
+    """With what was predicted."""
+    outcome: TransferOutcome | None
+    """None: it is under way."""
+    took_ns: Nanos | None
+    """Until it was published. None if it was not."""
+
+
+@attrs.frozen
+class RefusalRecord:
+    """The latest of equal refusals."""
+
+    at: Nanos
+    proposal: Proposal
+    times: int
+
+
+class TransferLog:
+    __slots__ = ("_records", "_refusals", "_underway", "admitted", "published_blocks", "refused")
+
+    def __init__(self, records_kept: int) -> None:
+        self._records: deque[TransferRecord] = deque(maxlen=records_kept)
+        self._underway: dict[TransferId, TransferRecord] = {}
+        self._refusals: dict[tuple[Occasion, Pair, BlockHash, Gate], RefusalRecord] = {}
+        """The latest last."""
+        self.admitted = dict.fromkeys(Occasion, 0)
+        self.refused = {(occasion, gate): 0 for occasion in Occasion for gate in Gate}
+        self.published_blocks = dict.fromkeys(Occasion, 0)
+
+    def begin(self, now: Nanos, transfer: TransferId, proposal: Proposal) -> None:
+        self.admitted[proposal.occasion] += 1
+        self._underway[transfer] = TransferRecord(transfer, now, proposal, None, None)
+
+    def end(self, transfer: TransferId, outcome: TransferOutcome, published: Nanos | None) -> TransferRecord | None:
+        """None: it was not begun here."""
+        record = self._underway.pop(transfer, None)
+        if record is None:
+            return None
+        took = None if published is None else Nanos(published - record.began)
+        if published is not None:
+            self.published_blocks[record.proposal.occasion] += record.proposal.blocks
+        ended = TransferRecord(transfer, record.began, record.proposal, outcome, took)
+        self._records.append(ended)
+        return ended
+
+    def refuse(self, now: Nanos, proposal: Proposal) -> None:
+        assert proposal.gate is not None
+        self.refused[proposal.occasion, proposal.gate] += 1
+        key = (proposal.occasion, proposal.pair, proposal.last, proposal.gate)
+        earlier = self._refusals.pop(key, None)
+        self._refusals[key] = RefusalRecord(now, proposal, 1 if earlier is None else earlier.times + 1)
+        if len(self._refusals) > REFUSALS_KEPT:
+            del self._refusals[next(iter(self._refusals))]
+
+    def records(self) -> tuple[TransferRecord, ...]:
+        """Newest first, those under way before all others."""
+        return (*reversed(self._underway.values()), *reversed(self._records))
+
+    def refusals(self) -> tuple[RefusalRecord, ...]:
+        """Newest first."""
+        return tuple(reversed(self._refusals.values()))
+
+    def digest_state(self) -> str:
+        refused = [(occasion.value, gate.value, count) for (occasion, gate), count in self.refused.items()]
+        return repr((self._underway, list(self._records), list(self._refusals.values()), self.admitted, refused))
