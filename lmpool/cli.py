@@ -34,6 +34,7 @@ BENCHES = {
     "engine": "lmpool.bench.engine",
     "locality": "lmpool.bench.locality",
     "routing": "lmpool.bench.routing",
+    "transfer": "lmpool.bench.transfer",
 }
 SIMULATE = "lmpool.bench.simulate"
 """Reads its own flags, as each measurement does."""

@@ -4,7 +4,7 @@ import zlib
 
 import torch
 
-from lmpool.gpu.paths.chunks import chunk_bytes, chunks
+from lmpool.gpu.paths.chunks import chunk_blocks, chunk_bytes, chunks
 from lmpool.gpu.paths.planes import Planes
 from lmpool.gpu.paths.port import Copied, CopyCancelled, CopyOrder, CopyWatch, check_order
 
@@ -31,7 +31,7 @@ class OneSidedSource:
             if watch.is_cancelled():
                 raise CopyCancelled(f"transfer {order.transfer} was cancelled")
             packed = stage[: chunk_bytes(form, chunk)]
-            self._planes.gather(chunk, order.source_blocks[chunk.first : chunk.first + chunk.count], packed)
+            self._planes.gather(chunk, chunk_blocks(chunk, order.source_blocks), packed)
             checksum = summed(packed, checksum)
             done += packed.numel()
             watch.advanced(done)

@@ -45,6 +45,11 @@ def chunk_bytes(form: PoolForm, chunk: Chunk) -> int:
     return chunk.planes * chunk.count * form.piece_bytes
 
 
+def chunk_blocks(chunk: Chunk, blocks: Sequence[int]) -> Sequence[int]:
+    """Those of an order's list that are in the chunk."""
+    return blocks[chunk.first : chunk.first + chunk.count]
+
+
 def runs(source: Sequence[int], target: Sequence[int]) -> list[Run]:
     found: list[Run] = []
     begin = 0

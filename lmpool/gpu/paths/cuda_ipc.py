@@ -9,7 +9,7 @@ import torch
 
 from lmpool.gpu.kv_pool import KVPool
 from lmpool.gpu.paths.checksum import summed
-from lmpool.gpu.paths.chunks import Chunk, Run, chunk_bytes, chunks, runs
+from lmpool.gpu.paths.chunks import Chunk, Run, chunk_blocks, chunk_bytes, chunks, runs
 from lmpool.gpu.paths.cuda_driver import PITCH_MAX, CopyEngine, Rectangle
 from lmpool.gpu.paths.deadline import Deadline
 from lmpool.gpu.paths.planes import DevicePlanes, pool_form
@@ -87,11 +87,11 @@ class CudaIPCTarget:
             if watch.is_cancelled():
                 raise CopyCancelled(f"transfer {order.transfer} was cancelled")
             deadline.check()
-            part = slice(chunk.first, chunk.first + chunk.count)
-            self._pull(chunk, runs(order.source_blocks[part], order.target_blocks[part]), source)
+            blocks = chunk_blocks(chunk, order.target_blocks)
+            self._pull(chunk, runs(chunk_blocks(chunk, order.source_blocks), blocks), source)
             size = chunk_bytes(form, chunk)
             if stage is not None:
-                self._planes.gather(chunk, order.target_blocks[part], stage[:size])
+                self._planes.gather(chunk, blocks, stage[:size])
                 checksum = summed(stage[:size], checksum)
             done += size
             watch.advanced(done)

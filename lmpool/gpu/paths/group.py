@@ -101,6 +101,10 @@ class PairGroup:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
 
+def has_nccl() -> bool:
+    return distributed.is_nccl_available()
+
+
 def _gloo(store: Store, own: int) -> Any:
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._timeout = timedelta(seconds=MEET_S)
@@ -110,7 +114,7 @@ def _gloo(store: Store, own: int) -> Any:
 
 
 def _nccl(store: Store, own: int) -> Any:
-    if not distributed.is_nccl_available():
+    if not has_nccl():
         raise CopyRefused(f"torch {torch.__version__} is built without NCCL")
     from torch.distributed.distributed_c10d import ProcessGroupNCCL  # noqa: PLC0415 (not in CPU builds)
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from lmpool.gpu.kv_pool import KVPool
 from lmpool.gpu.paths.checksum import summed
-from lmpool.gpu.paths.chunks import chunk_bytes, chunks
+from lmpool.gpu.paths.chunks import chunk_blocks, chunk_bytes, chunks
 from lmpool.gpu.paths.deadline import Deadline
 from lmpool.gpu.paths.frames import WINDOW, Frame, FrameKind
 from lmpool.gpu.paths.group import SOURCE, PairGroup
@@ -83,7 +83,7 @@ class _Sending:
             if group.pending == WINDOW:
                 group.finish(self._deadline)
             packed = stages[number % WINDOW][: chunk_bytes(self._form, chunk)]
-            planes.gather(chunk, order.source_blocks[chunk.first : chunk.first + chunk.count], packed)
+            planes.gather(chunk, chunk_blocks(chunk, order.source_blocks), packed)
             checksum = summed(packed, checksum) if order.is_summed else 0
             self._say(FrameKind.CHUNK, number, packed.numel(), checksum)
             group.begin_send(packed)

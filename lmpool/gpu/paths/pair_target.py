@@ -8,7 +8,7 @@ import torch
 
 from lmpool.gpu.kv_pool import KVPool
 from lmpool.gpu.paths.checksum import summed
-from lmpool.gpu.paths.chunks import Chunk, chunk_bytes, chunks
+from lmpool.gpu.paths.chunks import Chunk, chunk_blocks, chunk_bytes, chunks
 from lmpool.gpu.paths.deadline import Deadline
 from lmpool.gpu.paths.frames import WINDOW, Frame, FrameKind
 from lmpool.gpu.paths.group import TARGET, PairGroup
@@ -126,7 +126,7 @@ class _Receiving:
             raise PathError(f"chunk {frame.number} of transfer {self._order.transfer} has arrived with other bytes")
 
     def _put(self, chunk: Chunk, packed: torch.Tensor) -> None:
-        blocks = self._order.target_blocks[chunk.first : chunk.first + chunk.count]
+        blocks = chunk_blocks(chunk, self._order.target_blocks)
         self._link.planes.scatter(chunk, blocks, packed)
         self._done += packed.numel()
         self._watch.advanced(self._done)

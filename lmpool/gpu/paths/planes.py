@@ -10,10 +10,12 @@ import torch
 
 from lmpool.gpu.device import dtype_name
 from lmpool.gpu.kv_pool import KVPool
-from lmpool.gpu.paths.chunks import Chunk, chunk_bytes, runs
+from lmpool.gpu.paths.chunks import Chunk, runs
 from lmpool.gpu.paths.port import PoolForm
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+Move: TypeAlias = tuple[Bytes, Bytes]
+"""Where to, and what."""
 
 
 def pool_form(pool: KVPool) -> PoolForm:
@@ -35,17 +37,24 @@ def host_planes(pool: KVPool) -> Bytes:
     return whole.reshape(form.planes, form.blocks + 1, form.piece_bytes)
 
 
-def copy_chunk(
+def chunk_moves(
     chunk: Chunk, source: Bytes, source_blocks: Sequence[int], target: Bytes, target_blocks: Sequence[int]
-) -> None:
-    """One pass, one call a run: numpy moves whole pieces and lets other threads run meanwhile.
+) -> list[Move]:
+    """One move a run. Made before the first byte is copied: between copies, code would come from cold caches."""
+    planes = slice(chunk.first_plane, chunk.first_plane + chunk.planes)
+    return [
+        (target[planes, run.target : run.target + run.count], source[planes, run.source : run.source + run.count])
+        for run in runs(source_blocks, target_blocks)
+    ]
+
+
+def move(moves: Sequence[Move]) -> None:
+    """One pass: numpy moves whole pieces, and lets other threads run meanwhile.
 
     Against index_select with index_copy_ (two passes), one call a run had twice to three times the rate.
     """
-    planes = slice(chunk.first_plane, chunk.first_plane + chunk.planes)
-    for run in runs(source_blocks, target_blocks):
-        taken = source[planes, run.source : run.source + run.count]
-        target[planes, run.target : run.target + run.count] = taken
+    for into, taken in moves:
+        into[...] = taken
 
 
 class Planes(Protocol):
@@ -75,10 +84,12 @@ class HostPlanes:
         return torch.empty(size_bytes, dtype=torch.uint8)
 
     def gather(self, chunk: Chunk, blocks: Sequence[int], packed: torch.Tensor) -> None:
-        copy_chunk(_alone(chunk), self._chunk_planes(chunk), blocks, self._packed(chunk, packed), range(chunk.count))
+        part, whole = self._chunk_planes(chunk), self._packed(chunk, packed)
+        move(chunk_moves(_alone(chunk), part, blocks, whole, range(chunk.count)))
 
     def scatter(self, chunk: Chunk, blocks: Sequence[int], packed: torch.Tensor) -> None:
-        copy_chunk(_alone(chunk), self._packed(chunk, packed), range(chunk.count), self._chunk_planes(chunk), blocks)
+        part, whole = self._chunk_planes(chunk), self._packed(chunk, packed)
+        move(chunk_moves(_alone(chunk), whole, range(chunk.count), part, blocks))
 
     def _chunk_planes(self, chunk: Chunk) -> Bytes:
         return self._bytes[chunk.first_plane : chunk.first_plane + chunk.planes]
@@ -135,7 +146,3 @@ class DevicePlanes:
     def _finish(self) -> None:
         if self.stream is not None:
             self.stream.synchronize()
-
-
-def packed_part(stage: torch.Tensor, form: PoolForm, chunk: Chunk) -> torch.Tensor:
-    return stage[: chunk_bytes(form, chunk)]

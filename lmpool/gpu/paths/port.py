@@ -10,8 +10,6 @@ from typing import Protocol
 
 import attrs
 
-CHUNK_BYTES = 4 << 20
-"""About a millisecond of a CPU's memory bandwidth: how long a cancel may wait, and what pairs keep in staging."""
 TIMEOUT_S = 30.0
 
 
@@ -21,6 +19,15 @@ class PathKind(Enum):
     CUDA_IPC = "cuda-ipc"
     NCCL = "nccl"
 
+
+CHUNK_BYTES = {
+    PathKind.SHARED_MEMORY: 16 << 20,
+    PathKind.GLOO: 4 << 20,
+    PathKind.CUDA_IPC: 16 << 20,
+    PathKind.NCCL: 16 << 20,
+}
+"""Usual ones: some milliseconds, which is how long a cancel may wait. Pairs keep two in staging, and fill their
+pipeline with small ones; through shared memory, small ones cut runs short. On CUDA these are guesses."""
 
 NOT_RUN_ON_HARDWARE = (PathKind.CUDA_IPC, PathKind.NCCL)
 """Written from documentation; no figure is claimed for these."""

@@ -11,9 +11,9 @@ import numpy as np
 
 from lmpool.gpu.kv_pool import KVPool
 from lmpool.gpu.paths.checksum import summed
-from lmpool.gpu.paths.chunks import chunk_bytes, chunks
+from lmpool.gpu.paths.chunks import Chunk, chunk_blocks, chunk_bytes, chunks
 from lmpool.gpu.paths.deadline import Deadline
-from lmpool.gpu.paths.planes import Bytes, HostPlanes, copy_chunk, host_planes, pool_form
+from lmpool.gpu.paths.planes import Bytes, HostPlanes, Move, chunk_moves, host_planes, move, pool_form
 from lmpool.gpu.paths.port import (
     Copied,
     CopyCancelled,
@@ -65,21 +65,25 @@ class SharedMemoryTarget:
         check_order(order, self._form.blocks, self._planes.form.blocks)
         deadline = Deadline(order)
         cut = chunks(self._form, len(order.target_blocks), order.chunk_bytes)
-        stage = self._planes.stage(max(chunk_bytes(self._form, chunk) for chunk in cut)) if order.is_summed else None
+        sizes = [chunk_bytes(self._form, chunk) for chunk in cut]
+        moves = [self._moves(chunk, order, self._source) for chunk in cut]
+        stage = self._planes.stage(max(sizes)) if order.is_summed else None
         done = checksum = 0
-        for chunk in cut:
+        for chunk, size, ready in zip(cut, sizes, moves, strict=True):
             if watch.is_cancelled():
                 raise CopyCancelled(f"transfer {order.transfer} was cancelled")
             deadline.check()
-            part = slice(chunk.first, chunk.first + chunk.count)
-            copy_chunk(chunk, self._source, order.source_blocks[part], self._target, order.target_blocks[part])
-            size = chunk_bytes(self._form, chunk)
+            move(ready)
             if stage is not None:
-                self._planes.gather(chunk, order.target_blocks[part], stage[:size])
+                self._planes.gather(chunk, chunk_blocks(chunk, order.target_blocks), stage[:size])
                 checksum = summed(stage[:size], checksum)
             done += size
             watch.advanced(done)
         return Copied(done, checksum if order.is_summed else None)
+
+    def _moves(self, chunk: Chunk, order: CopyOrder, source: Bytes) -> list[Move]:
+        blocks = chunk_blocks(chunk, order.source_blocks), chunk_blocks(chunk, order.target_blocks)
+        return chunk_moves(chunk, source, blocks[0], self._target, blocks[1])
 
     def close(self) -> None:
         """Gives the source's memory back once no copy runs."""

@@ -1,0 +1,229 @@
+"""`lmpool bench transfer`: how long KV blocks take from one replica's pool into another's, by every path there is here.
+
+Two real processes a pair: the target's copies are timed from the order to the last byte, with caches emptied before,
+and alternate with plain copies inside the target's process: of the same scattered blocks between two pools, and of as
+many contiguous bytes. Both sides have the same number of threads. What arrives is compared byte by byte.
+
+shm and gloo are measured on CPU pools, cuda-ipc and nccl where two CUDA devices are linked. cuda-ipc and nccl were
+written from documentation and have not been run on hardware yet: no figure is claimed for them. Only the path is
+measured, not the transaction around it: transaction_p50_s is null.
+"""
+
+import argparse
+import os
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from math import ceil
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import attrs
+
+from lmpool.bench.transfer_figures import Curve, PlotError, Point, check_plot, json_text, plot, report_lines
+from lmpool.bench.transfer_pair import MeasuredPair, PairOrder, WrongBytes, device_facts
+from lmpool.gpu.paths.port import CHUNK_BYTES, PathKind
+from lmpool.io.topology import RankPair, TopologyError, all_pairs, cuda_pairs, listed_pairs, run_smi
+
+PATHS = tuple(kind.value for kind in PathKind)
+ON_CPU = (PathKind.SHARED_MEMORY.value, PathKind.GLOO.value)
+BLOCKS_USUAL = 64
+MIB = 1 << 20
+
+
+@attrs.define
+class Samples:
+    """Seconds, one a round."""
+
+    scattered: list[float] = attrs.Factory(list)
+    runs: list[float] = attrs.Factory(list)
+    indexed: dict[str, list[float]] = attrs.Factory(dict)
+    flat: dict[str, list[float]] = attrs.Factory(dict)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 1 if something has arrived with other bytes, or nothing could be measured."""
+    given = _parser().parse_args(arguments)
+    try:
+        if given.plot is not None:
+            check_plot(given.plot)
+        curve = measure(given)
+    except (PlotError, TopologyError, WrongBytes) as error:
+        print(f"lmpool bench transfer: {error}", file=sys.stderr)
+        return 1
+    if given.plot is not None:
+        plot(curve, given.plot)
+    if given.json == "-":
+        print(json_text(curve))
+    else:
+        if given.json:
+            Path(given.json).write_text(json_text(curve) + "\n")
+        print("\n".join(report_lines(curve)))
+    return 0 if curve.points else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "lmpool bench transfer",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--path", nargs="+", choices=PATHS, default=list(PATHS), help="(default: all that are here)")
+    parser.add_argument("--replicas", type=int, default=2, metavar="N", help="all their pairs (default %(default)s)")
+    parser.add_argument(
+        "--pairs", metavar="LIST", help="0-1 (both ways), 0>1; default: all on CPU, linked ones on CUDA"
+    )
+    parser.add_argument("--rounds", type=int, default=9, metavar="N", help="(default %(default)s)")
+    parser.add_argument("--blocks", nargs="+", type=int, metavar="N", help="(default: 1 to 64, and on to --largest)")
+    parser.add_argument("--largest", type=int, default=64, metavar="MIB", help="(default %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="on either side (default %(default)s)")
+    parser.add_argument("--chunk-bytes", type=int, metavar="N", help="(default: the path's own)")
+    parser.add_argument("--checksum", action="store_true", help="computed on the way, and in the time")
+    parser.add_argument("--seed", type=int, default=1, metavar="S")
+    shape = parser.add_argument_group("blocks, by default those of SmolLM2-135M")
+    shape.add_argument("--layers", type=int, default=30, metavar="N")
+    shape.add_argument("--block-size", type=int, default=16, metavar="TOKENS")
+    shape.add_argument("--kv-heads", type=int, default=3, metavar="N")
+    shape.add_argument("--head-dim", type=int, default=64, metavar="N")
+    shape.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there as well; -: only them, to the output")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them (.png, .svg, .pdf)")
+    return parser
+
+
+def block_bytes(given: argparse.Namespace) -> int:
+    item = 4 if given.dtype == "float32" else 2
+    return int(2 * given.layers * given.block_size * given.kv_heads * given.head_dim * item)
+
+
+def sizes(largest_bytes: int, each: int) -> list[int]:
+    """Powers of two to 64 blocks, and on to what `largest_bytes` needs."""
+    needed = max(BLOCKS_USUAL, ceil(largest_bytes / each))
+    return [*(1 << power for power in range(needed.bit_length()) if 1 << power < needed), needed]
+
+
+def measure(given: argparse.Namespace) -> Curve:
+    """Raises TopologyError and WrongBytes."""
+    facts = device_facts()
+    points: list[Point] = []
+    left_out: dict[str, str] = {}
+    cold_bytes = 0
+    counts = given.blocks or sizes(given.largest * MIB, block_bytes(given))
+    for path in given.path:
+        reason = _absence(path, facts)
+        if reason:
+            left_out[path] = reason
+            continue
+        for pair in _pairs(given, path):
+            with MeasuredPair(_pair_order(given, path, pair, max(counts), facts["cuda_devices"])) as measured:
+                cold_bytes = measured.arms.cold_bytes
+                points += _points(given, path, pair, counts, measured)
+    return Curve(
+        points=points,
+        left_out=left_out,
+        layers=given.layers,
+        block_size=given.block_size,
+        kv_heads=given.kv_heads,
+        head_dim=given.head_dim,
+        dtype=given.dtype,
+        threads=given.threads,
+        rounds=given.rounds,
+        chunk_bytes={path: given.chunk_bytes or CHUNK_BYTES[PathKind(path)] for path in given.path},
+        is_summed=given.checksum,
+        cold_bytes=cold_bytes,
+        seed=given.seed,
+    )
+
+
+def _absence(path: str, facts: dict[str, Any]) -> str | None:
+    if path in ON_CPU:
+        return None
+    if facts["cuda_devices"] < 2:
+        return f"it needs two CUDA devices, and torch sees {facts['cuda_devices']}"
+    if path == PathKind.NCCL.value and not facts["has_nccl"]:
+        return "torch is built without NCCL"
+    return None
+
+
+def _pairs(given: argparse.Namespace, path: str) -> tuple[RankPair, ...]:
+    if given.pairs is not None:
+        return listed_pairs(given.pairs, given.replicas)
+    return all_pairs(given.replicas) if path in ON_CPU else cuda_pairs(given.replicas, os.environ, run_smi)
+
+
+def _pair_order(given: argparse.Namespace, path: str, pair: RankPair, largest: int, devices: int) -> PairOrder:
+    pool = {
+        "layers": given.layers,
+        "block_size": given.block_size,
+        "kv_heads": given.kv_heads,
+        "head_dim": given.head_dim,
+        "dtype": given.dtype,
+        "blocks": _pool_blocks(largest),
+    }
+    source, target = ("cpu" if path in ON_CPU else f"cuda:{rank % devices}" for rank in pair)
+    chunk_bytes = given.chunk_bytes or CHUNK_BYTES[PathKind(path)]
+    return PairOrder(
+        path, pool | {"device": source}, pool | {"device": target}, given.threads, chunk_bytes, given.checksum
+    )
+
+
+def _pool_blocks(largest: int) -> int:
+    """Twice as many, so that scattered blocks are scattered."""
+    return 2 * largest + 16
+
+
+def _points(
+    given: argparse.Namespace, path: str, pair: RankPair, counts: Sequence[int], measured: MeasuredPair
+) -> Iterator[Point]:
+    for count in counts:
+        print(f"{path} {pair[0]}>{pair[1]}: {count} blocks", file=sys.stderr, flush=True)
+        samples = Samples()
+        chance = random.Random(f"{given.seed} {pair} {count}")
+        for number in range(given.rounds + 1):  # the first warms up and is not counted
+            round_samples = samples if number else Samples()
+            _round(measured, count, _pool_blocks(max(counts)), chance, number, round_samples)
+        yield point(path, pair, count, count * block_bytes(given), samples)
+
+
+def _round(measured: MeasuredPair, count: int, held: int, chance: random.Random, number: int, samples: Samples) -> None:
+    """Each arm once, beginning with another one each time."""
+    source, target = (tuple(chance.sample(range(held), count)) for _ in range(2))
+    begins = [chance.randrange(held - count + 1) for _ in range(2)]
+    first, second = (tuple(range(begin, begin + count)) for begin in begins)
+    arms: list[tuple[str, str]] = [("scattered", ""), ("runs", "")]
+    arms += [("indexed", arm) for arm in measured.arms.indexed] + [("flat", arm) for arm in measured.arms.flat]
+    turn = number % len(arms)
+    for kind, arm in [*arms[turn:], *arms[:turn]]:
+        match kind:
+            case "scattered":
+                samples.scattered.append(measured.path_s(source, target))
+            case "runs":
+                samples.runs.append(measured.path_s(first, second))
+            case "indexed":
+                samples.indexed.setdefault(arm, []).append(measured.indexed_s(arm, source, target))
+            case _:
+                samples.flat.setdefault(arm, []).append(measured.flat_s(arm, count))
+
+
+def point(path: str, pair: RankPair, blocks: int, size_bytes: int, samples: Samples) -> Point:
+    p50, runs_p50 = median(samples.scattered), median(samples.runs)
+    indexed = {arm: median(seconds) for arm, seconds in samples.indexed.items()}
+    flat = {arm: median(seconds) for arm, seconds in samples.flat.items()}
+    indexed_copy, flat_copy = min(indexed, key=indexed.__getitem__), min(flat, key=flat.__getitem__)
+    return Point(
+        path=path,
+        pair=pair,
+        blocks=blocks,
+        bytes=size_bytes,
+        p50_s=p50,
+        p95_s=sorted(samples.scattered)[ceil(0.95 * len(samples.scattered)) - 1],
+        indexed_copy_share=indexed[indexed_copy] / p50,
+        flat_copy_share=flat[flat_copy] / runs_p50,
+        transaction_p50_s=None,
+        runs_p50_s=runs_p50,
+        scattered_flat_copy_share=flat[flat_copy] / p50,
+        indexed_copy=indexed_copy,
+        flat_copy=flat_copy,
+    )
