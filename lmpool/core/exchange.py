@@ -10,11 +10,12 @@ from typing import TypeAlias, assert_never
 from lmpool.core.block_pool import BlockPool
 from lmpool.core.effects import CopyEffect
 from lmpool.core.events import BlocksCopied, BlocksSent, CopyEvent, CopyFailed, SendFailed
-from lmpool.core.ids import BlockId, Nanos, Peer, SequenceId, TransferId, Version
+from lmpool.core.ids import SECOND, BlockId, Nanos, Peer, SequenceId, TransferId, Version
 from lmpool.core.inbound import TargetSide
 from lmpool.core.leases import Leases
 from lmpool.core.messages.transfer import (
     AbortTransfer,
+    Awaited,
     BeginCopy,
     BeginSend,
     Confirm,
@@ -36,6 +37,7 @@ from lmpool.core.outbox import Outbox
 from lmpool.core.prefix import chain_length
 from lmpool.core.reservation import ReserveRefusal
 from lmpool.core.transfer import SourceEvent, SourceState, TargetState
+from lmpool.core.waiters import Waiters
 
 SIDES_MAX = 16
 """Transfers that a rank takes part in at once. Control orders one as source and one as target; others are aborting."""
@@ -45,6 +47,9 @@ ARRIVAL_SHARE = 2
 """At most one in so many blocks of the pool is reserved for what arrives."""
 ANSWERS_KEPT = 1024
 """Transfers that are over and remembered: minutes of a busy control. What is forgotten is answered as unknown."""
+
+WAITERS_LEASE_NS = 30 * SECOND
+"""For those who waited for blocks and still queue for a slot: as long as anybody waits in a queue that is not full."""
 
 Side: TypeAlias = SourceSide | TargetSide
 
@@ -63,6 +68,7 @@ class Exchange:
         "is_draining",
         "published",
         "strays",
+        "waiters",
     )
 
     def __init__(self, pool: BlockPool, outbox: Outbox) -> None:
@@ -76,6 +82,7 @@ class Exchange:
         """Published, and in no report yet."""
         self._leases = Leases(pool)
         self._effects: list[CopyEffect] = []
+        self.waiters = Waiters()
         self.is_draining = False
         self.published = 0
         self.ends = dict.fromkeys(TransferEnd, 0)
@@ -97,6 +104,10 @@ class Exchange:
         return not self._sides
 
     @property
+    def has_deadlines(self) -> bool:
+        return bool(self._sides or self._leases or self.waiters)
+
+    @property
     def is_releasing(self) -> bool:
         """Whether the driver keeps blocks from being free for a transfer that is off."""
         return any(side.state in (TargetState.ABORTING, SourceState.ENDING) for side in self._sides.values())
@@ -112,9 +123,10 @@ class Exchange:
 
     def next_deadline(self) -> Nanos | None:
         deadlines = [side.deadline_ns for side in self._sides.values() if side.end is None]
-        lease = self._leases.next_deadline()
-        if lease is not None:
-            deadlines.append(lease)
+        for owner in (self._leases, self.waiters):
+            deadline = owner.next_deadline()
+            if deadline is not None:
+                deadlines.append(deadline)
         return min(deadlines, default=None)
 
     # Links
@@ -132,6 +144,7 @@ class Exchange:
         """Control ends all that has this rank in it when the link is down; so do we."""
         self._control = None
         self._stop_all(list(self._sides.values()), TransferEnd.CONTROL_LOST)
+        self.waiters.miss_all()
 
     # Orders
 
@@ -247,8 +260,10 @@ class Exchange:
         del self._sides[side.transfer]
         self.published += 1
         self._unreported[side.transfer] = None
-        if lease_until_ns > now:
-            self._leases.grant(side.chain, lease_until_ns, {})
+        waiters = self.waiters.wake(side.transfer)
+        until_ns = max(lease_until_ns, Nanos(now + WAITERS_LEASE_NS)) if waiters else lease_until_ns
+        if until_ns > now:
+            self._leases.grant(side.transfer, side.chain, until_ns, waiters)
 
     def tell_published(self, version: Version) -> None:
         """The report of this version has told of all that is published."""
@@ -257,6 +272,25 @@ class Exchange:
         self._unreported.clear()
 
     # Sequences
+
+    def expect(self, now: Nanos, sequence: SequenceId, awaited: Awaited) -> bool:
+        """Whether a sequence that was promised blocks has to wait for them."""
+        transfer, control = awaited.transfer, self._control
+        answer = self._answers.get(transfer)
+        if isinstance(answer, Published):
+            self._leases.join(transfer, sequence)
+            return False
+        if answer is not None or control is None or transfer.control != control.epoch or awaited.until_ns <= now:
+            self.waiters.missed += 1
+            return False
+        self.waiters.add(sequence, awaited)
+        return True
+
+    def leave(self, sequence: SequenceId) -> None:
+        """It has ended, whether it waited or not."""
+        if self.has_deadlines:
+            self.waiters.leave(sequence)
+            self._leases.leave(sequence)
 
     def use(self, sequence: SequenceId, chain: bytes) -> None:
         """A sequence has pinned what is resident of its chain."""
@@ -294,6 +328,7 @@ class Exchange:
     def expire(self, now: Nanos) -> None:
         """Deadlines that have passed: before an event, so that it meets no side that is late."""
         self._leases.expire(now)
+        self.waiters.expire(now)
         late = [side for side in self._sides.values() if side.end is None and side.deadline_ns <= now]
         self._stop_all(late, TransferEnd.EXPIRED)
 
@@ -325,6 +360,7 @@ class Exchange:
 
     def _remember(self, answer: TransferAnswer) -> None:
         self._answers[answer.transfer] = answer
+        self.waiters.miss(answer.transfer)
         if len(self._answers) > ANSWERS_KEPT:
             del self._answers[next(iter(self._answers))]
         self._say(answer)
@@ -355,5 +391,6 @@ class Exchange:
             list(self._answers.values()),
             list(self._unreported),
             self._leases.digest_parts(),
+            self.waiters.digest_parts(),
             (self._control, self.is_draining, self.published, list(self.ends.items()), self.strays),
         )

@@ -3,7 +3,7 @@
 import attrs
 
 from lmpool.core.block_pool import BlockPool
-from lmpool.core.ids import BlockHash, BlockId, Nanos, SequenceId, StepNumber
+from lmpool.core.ids import BlockHash, BlockId, Nanos, SequenceId, StepNumber, TransferId
 from lmpool.core.prefix import chain_length, hash_at
 
 LEASE_SHARE = 4
@@ -12,6 +12,8 @@ LEASE_SHARE = 4
 
 @attrs.define
 class Lease:
+    transfer: TransferId
+    """That brought it."""
     blocks: list[BlockId]
     last: BlockHash
     """Of the chain: who reads it uses the lease."""
@@ -38,13 +40,20 @@ class Leases:
     def pinned(self) -> list[list[BlockId]]:
         return [lease.blocks for lease in self._leases]
 
-    def grant(self, chain: bytes, until_ns: Nanos, waiters: dict[SequenceId, None]) -> bool:
+    def grant(self, transfer: TransferId, chain: bytes, until_ns: Nanos, waiters: dict[SequenceId, None]) -> bool:
         """Of a resident chain. False: too much is leased already."""
         depth = chain_length(chain)
         if not waiters and LEASE_SHARE * (self.blocks + depth) > self._pool.size:
             return False
-        self._leases.append(Lease(self._pool.hold(chain, depth), hash_at(chain, depth - 1), until_ns, waiters))
+        blocks, last = self._pool.hold(chain, depth), hash_at(chain, depth - 1)
+        self._leases.append(Lease(transfer, blocks, last, until_ns, waiters))
         return True
+
+    def join(self, transfer: TransferId, sequence: SequenceId) -> None:
+        """It will read what the transfer has brought. Harmless if that is not leased."""
+        for lease in self._leases:
+            if lease.transfer == transfer:
+                lease.waiters[sequence] = None
 
     def use(self, sequence: SequenceId, chain: bytes) -> None:
         """A sequence has pinned what is resident of its own chain."""

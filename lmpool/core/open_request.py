@@ -14,6 +14,7 @@ from lmpool.core.history import History, Visits
 from lmpool.core.ids import BlockHash, Nanos, Peer, Rank, RequestId
 from lmpool.core.messages.ingress_control import RouteAsked
 from lmpool.core.messages.ingress_worker import EndReason, Finish, Submit
+from lmpool.core.messages.transfer import Awaited
 from lmpool.core.prefix import HASH_BYTES, TOKEN_BYTES, chain_length, extend_chain, hash_at, pack_tokens
 
 FAULTS = {
@@ -246,7 +247,7 @@ def question(request: OpenRequest, block_size: int, excluded: tuple[Rank, ...]) 
     )
 
 
-def submission(request: OpenRequest) -> Submit:
+def submission(request: OpenRequest, awaits: Awaited | None) -> Submit:
     """The rest of the request: open choices with what has come of them."""
     arrived = request.arrived
     numbers = [number for number, choice in enumerate(request.choices) if choice.is_open]
@@ -264,6 +265,7 @@ def submission(request: OpenRequest) -> Submit:
         priority=arrived.priority,
         arrived_ns=arrived.arrived_ns,
         deadline_ns=arrived.deadline_ns,
+        awaits=awaits,
     )
 
 

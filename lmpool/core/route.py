@@ -189,7 +189,9 @@ class Router:
             writer,
             rank.block_size,
         )
-        answer = RouteDecided(asked.request, asked.attempt, self._number, rank.rank, rank.epoch, choice.reason, ready)
+        answer = RouteDecided(
+            asked.request, asked.attempt, self._number, rank.rank, rank.epoch, choice.reason, ready, None
+        )
         return Ruling(answer, placement, uncached)
 
     def _note(

@@ -18,6 +18,7 @@ from lmpool.core.messages.ingress_control import (
     UnroutableReason,
 )
 from lmpool.core.messages.ingress_worker import RefusalReason, Refused
+from lmpool.core.messages.transfer import Awaited
 from lmpool.core.open_request import OpenRequest, Routing, Submitted, Waiting, question, submission
 from lmpool.core.request_table import RequestTable
 
@@ -149,7 +150,7 @@ class Search:
             self.degraded += 1
             counts = [self._requests.count_at(peer) for peer in takers]
             index = self._affinity.choose(request.arrived, [peer.rank for peer in takers], counts)
-            self._submit(now, request, takers[index], is_degraded=True)
+            self._submit(now, request, takers[index], None, is_degraded=True)
         else:
             self._put_off(now, request)
 
@@ -158,20 +159,22 @@ class Search:
         self.release(request)
         self._requests.move(request, Waiting(Nanos(now + self._settings.retry_ns)))
 
-    def _submit(self, now: Nanos, request: OpenRequest, worker: Peer, *, is_degraded: bool) -> None:
+    def _submit(
+        self, now: Nanos, request: OpenRequest, worker: Peer, awaits: Awaited | None, *, is_degraded: bool
+    ) -> None:
         request.visits.begin(now, request.attempt, worker.rank, worker.epoch, is_degraded=is_degraded)
         self._affinity.remember(request.arrived, worker.rank)
         request.has_progressed = False
-        self._requests.send(worker, submission(request))
+        self._requests.send(worker, submission(request, awaits))
         self._requests.move(request, Submitted(worker))
 
     def take_route(self, now: Nanos, request: OpenRequest, answer: RouteDecided | Busy | Unroutable) -> None:
         match answer:
-            case RouteDecided(rank=rank, epoch=epoch):
+            case RouteDecided(rank=rank, epoch=epoch, awaits=awaits):
                 request.is_booked = True
                 worker = Peer(Role.WORKER, rank, epoch)
                 if self._workers.knows(worker):
-                    self._submit(now, request, worker, is_degraded=False)
+                    self._submit(now, request, worker, awaits, is_degraded=False)
                 else:
                     request.unreachable.append(rank)
                     self.seek(now, request)

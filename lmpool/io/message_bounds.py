@@ -43,6 +43,7 @@ from lmpool.core.messages.ingress_worker import (
     TokensProduced,
 )
 from lmpool.core.messages.transfer import (
+    Awaited,
     BeginCopy,
     BeginSend,
     Copied,
@@ -144,6 +145,12 @@ def _sampling(sampling: SamplingSettings, stop: StopSettings) -> None:
     _within("hidden end tokens", len(stop.hidden_ends), 0, ENDS_MAX)
 
 
+def _awaited(awaited: Awaited | None) -> None:
+    if awaited is not None:
+        _within("awaited blocks", awaited.blocks, 0, CHAIN_BLOCKS_MAX)
+        _within("moment until which it waits", awaited.until_ns, 0, COUNT_MAX)
+
+
 def _submit(submit: Submit) -> None:
     _digest("namespace", submit.namespace)
     _packed("prompt", submit.prompt, TOKEN_BYTES, 1, PROMPT_TOKENS_MAX)
@@ -159,6 +166,7 @@ def _submit(submit: Submit) -> None:
     _within("prompt log-probabilities", submit.prompt_logprobs or 0, 0, LOGPROBS_MAX)
     _within("priority", submit.priority, PRIORITY_MIN, PRIORITY_MAX)
     _sampling(submit.sampling, submit.stop)
+    _awaited(submit.awaits)
 
 
 def _route_asked(asked: RouteAsked) -> None:
@@ -246,8 +254,9 @@ def _decisions(reported: DecisionsReported) -> None:
 
 def _answers(answer: RouteDecided | Busy | Accepted | Refused | FinishChoice | PromptScored) -> None:
     match answer:
-        case RouteDecided(rank=rank):
+        case RouteDecided(rank=rank, awaits=awaits):
             _within("rank", rank, 0, RANKS_MAX - 1)
+            _awaited(awaits)
         case Busy(retry_after_ns=retry_after) | Refused(retry_after_ns=retry_after):
             _within("retry after", retry_after, 0, COUNT_MAX)
         case Accepted(cached_tokens=cached, waited_ns=waited):

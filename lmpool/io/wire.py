@@ -18,7 +18,7 @@ from lmpool.core.messages import Message
 from lmpool.io.message_bounds import check_bounds
 from lmpool.io.records import explain, strict_converter
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Rises with every change of a frame's meaning. The frames `Hello` and `HelloRefused` never change."""
 
 PREFIX = struct.Struct("<II")

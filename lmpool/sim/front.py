@@ -210,6 +210,7 @@ class Front:
             priority=0,
             arrived_ns=opened.asked_ns,
             deadline_ns=None,
+            awaits=decided.awaits,
         )
         self._say(Peer(Role.WORKER, decided.rank, decided.epoch), submit)
 

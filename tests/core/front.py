@@ -158,7 +158,9 @@ class Front:
         return submit
 
     def decide(self, asked: RouteAsked, peer: Peer) -> list[IngressEffect]:
-        return self.hear(CONTROL, RouteDecided(asked.request, asked.attempt, 1, peer.rank, peer.epoch, "least time", 0))
+        return self.hear(
+            CONTROL, RouteDecided(asked.request, asked.attempt, 1, peer.rank, peer.epoch, "least time", 0, None)
+        )
 
     def accept(self, peer: Peer, submit: Submit) -> list[IngressEffect]:
         return self.hear(peer, Accepted(submit.request, submit.attempt, 16, Nanos(0)))

@@ -87,6 +87,7 @@ def make_submit(counter: int, prompt: list[int], **changes: Any) -> Submit:
         "priority": 0,
         "arrived_ns": Nanos(counter),
         "deadline_ns": None,
+        "awaits": None,
     }
     return Submit(**{**fields, **changes})
 

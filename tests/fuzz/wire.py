@@ -243,6 +243,7 @@ class Attack:
                 priority=0,
                 arrived_ns=monotonic_now(),
                 deadline_ns=None,
+                awaits=None,
             )
 
 

@@ -238,6 +238,7 @@ class Asked:
             priority=0,
             arrived_ns=monotonic_now(),
             deadline_ns=None,
+            awaits=None,
         )
         self.ingress.send(Role.WORKER, rank, submit)
 

@@ -123,7 +123,9 @@ EXAMPLES: tuple[Framed, ...] = (
     ic.BookingsOffered(requests=(REQUEST,), attempts=(0,), ranks=(Rank(1),), epochs=(Epoch(3),), prompt_tokens=(20,)),
     ic.StateAsked(4),
     ic.DecisionsAsked(number=5, requests=(REQUEST,), limit=10),
-    ic.RouteDecided(REQUEST, attempt=0, decision=12, rank=Rank(1), epoch=Epoch(3), reason="least cost", ready_blocks=1),
+    ic.RouteDecided(
+        REQUEST, attempt=0, decision=12, rank=Rank(1), epoch=Epoch(3), reason="least cost", ready_blocks=1, awaits=None
+    ),
     ic.Busy(REQUEST, attempt=0, retry_after_ns=Nanos(2_000_000_000)),
     ic.Unroutable(REQUEST, attempt=0, reason=ic.UnroutableReason.NEVER_FITS, tokens_max=4096),
     ic.StateReported(
@@ -151,6 +153,7 @@ EXAMPLES: tuple[Framed, ...] = (
         priority=0,
         arrived_ns=Nanos(4_000_000_000),
         deadline_ns=Nanos(9_000_000_000),
+        awaits=tr.Awaited(TRANSFER, blocks=2, until_ns=Nanos(8_000_000_000)),
     ),
     iw.Abort(REQUEST),
     iw.FinishChoice(REQUEST, choice=1, output_index=9),
@@ -376,6 +379,7 @@ _BOUNDED: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     wc.Report: {"added": _HASHES, "removed": _HASHES},
     wc.FullReport: {"hashes": _HASHES, "part": st.just(1), "parts": st.just(2)},
     iw.TokensProduced: {"logprobs": st.just(())},
+    tr.Awaited: {"blocks": _FIRST, "until_ns": _COUNT},
     tr.PrepareSource: {"target": _RANK, "chain": _CHAIN, "first": st.just(0), "deadline_ns": _COUNT},
     tr.PrepareTarget: {"source": _RANK, "chain": _CHAIN, "first": st.just(0), "deadline_ns": _COUNT},
     tr.TransferAsked: {

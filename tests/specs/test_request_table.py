@@ -85,7 +85,7 @@ PHASES: dict[str, Callable[[Nanos | None], Front]] = {
 
 def route(rank: int, epoch: int) -> RouteDecided:
     peer = worker(rank, epoch)
-    return RouteDecided(request(1), 0, 1, peer.rank, peer.epoch, "least time", 0)
+    return RouteDecided(request(1), 0, 1, peer.rank, peer.epoch, "least time", 0, None)
 
 
 def row(front: Front, token: int, finish: Finish | None) -> TokensProduced:
@@ -125,7 +125,7 @@ EVENTS: dict[str, Callable[[Front], object]] = {
     "route decided": lambda front: front.hear(CONTROL, route(0, 3)),
     "route decided (to a life without a link)": lambda front: front.hear(CONTROL, route(0, 77)),
     "route decided (older attempt)": lambda front: front.hear(
-        CONTROL, RouteDecided(request(1), -1, 1, W0.rank, W0.epoch, "", 0)
+        CONTROL, RouteDecided(request(1), -1, 1, W0.rank, W0.epoch, "", 0, None)
     ),
     "busy": lambda front: front.hear(CONTROL, Busy(request(1), 0, Nanos(0))),
     "unroutable (no replica)": lambda front: front.hear(
@@ -173,7 +173,7 @@ def again(phase: Callable[[Nanos | None], Front]) -> Callable[[], Front]:
         if phase is waiting:
             front.hear(CONTROL, Unroutable(request(1), 1, UnroutableReason.NO_REPLICA, 0))
         elif phase is submitted:
-            front.hear(CONTROL, RouteDecided(request(1), 1, 2, W1.rank, W1.epoch, "least time", 0))
+            front.hear(CONTROL, RouteDecided(request(1), 1, 2, W1.rank, W1.epoch, "least time", 0, None))
         return front
 
     return make

@@ -5,6 +5,7 @@ from enum import Enum
 import attrs
 
 from lmpool.core.ids import Epoch, Nanos, Rank, RequestId
+from lmpool.core.messages.transfer import Awaited
 
 
 @attrs.frozen
@@ -77,6 +78,8 @@ class RouteDecided:
     epoch: Epoch
     reason: str
     ready_blocks: int
+    awaits: Awaited | None
+    """A transfer that brings the rank more of the chain, and that the request should wait for there."""
 
 
 @attrs.frozen

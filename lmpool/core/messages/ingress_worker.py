@@ -5,6 +5,7 @@ from enum import Enum
 import attrs
 
 from lmpool.core.ids import Nanos, RequestId
+from lmpool.core.messages.transfer import Awaited
 from lmpool.core.plan import TokenLogprobs
 from lmpool.core.sampling import SamplingSettings, StopSettings
 
@@ -34,6 +35,8 @@ class Submit:
     arrived_ns: Nanos
     """When the client's request arrived: its place in the queue."""
     deadline_ns: Nanos | None
+    awaits: Awaited | None
+    """Blocks on their way to this worker, that it need not compute."""
 
 
 @attrs.frozen

@@ -202,6 +202,17 @@ class TransferEnded:
     """By a move, at the source."""
 
 
+@attrs.frozen
+class Awaited:
+    """A request may wait for this transfer instead of computing what it brings."""
+
+    transfer: TransferId
+    blocks: int
+    """Leading blocks of the request's chain that are resident when it has come."""
+    until_ns: Nanos
+    """Then it waits no longer."""
+
+
 TransferOrder: TypeAlias = (
     PrepareSource | PrepareTarget | BeginCopy | BeginSend | Confirm | Publish | Finalize | AbortTransfer
 )

@@ -213,10 +213,10 @@ class IngressMachine(RuleBasedStateMachine):
             reason = UnroutableReason.NO_REPLICA
             message = Unroutable(number, attempt, reason, 0)
         elif replica is None or Rank(rank) in asked.excluded:
-            message = RouteDecided(number, attempt, 1, Rank(rank), Epoch(1), "", 0)
+            message = RouteDecided(number, attempt, 1, Rank(rank), Epoch(1), "", 0, None)
         else:
             self.bookings[counter] = attempt
-            message = RouteDecided(number, attempt, 1, Rank(rank), replica.peer.epoch, "", 0)
+            message = RouteDecided(number, attempt, 1, Rank(rank), replica.peer.epoch, "", 0, None)
         control = self.control
         assert control is not None
         self.act(lambda front: front.hear(control, message))
@@ -369,7 +369,7 @@ class IngressMachine(RuleBasedStateMachine):
             del self.questions[counter]
             rank = next(rank for rank in range(REPLICAS) if rank not in asked.excluded)
             epoch = self.replicas[rank].peer.epoch
-            answer = RouteDecided(asked.request, asked.attempt, 1, Rank(rank), epoch, "", 0)
+            answer = RouteDecided(asked.request, asked.attempt, 1, Rank(rank), epoch, "", 0, None)
             self.act(lambda front, answer=answer: front.hear(control, answer))  # type: ignore[misc]
         for rank, counter in self.jobs():
             job = self.replicas[rank].jobs[counter]
