@@ -31,6 +31,11 @@ from lmpool.io.text.model_text import ModelText
 UNREAD_MAX = 65_536
 """Tokens, and neighbours scored with them, that a client may leave unread: some 30 MB at the very worst."""
 
+UNREAD_ALL_MAX = 1 << 20
+"""Of all answers of a process. Beyond it, whoever leaves more than `UNREAD_USUAL` unread is ended."""
+UNREAD_USUAL = 1_024
+"""What comes together while the event loop is busy."""
+
 TOO_SLOW = "The answer was ended because the client did not read it."
 
 
@@ -52,6 +57,13 @@ class _Unread:
     finish: FinishReason | None
 
 
+@attrs.define
+class UnreadTotal:
+    """Of all answers of a process, so that memory does not grow with the number of slow clients."""
+
+    count: int = 0
+
+
 class Answer:
     """`take` is for the ingress, `next_chunks` for the one who reads."""
 
@@ -63,8 +75,9 @@ class Answer:
         text: ModelText,
         stop: Callable[[int, int], None],
         abandon: Callable[[], None],
+        unread_total: UnreadTotal,
     ) -> None:
-        """`stop`: a choice has ended at an output index. `abandon`: nothing more is wanted."""
+        """`stop`: a choice has ended at an output index. `abandon`: nothing more is wanted. `close` it at the end."""
         sampling = request.sampling
         self._id = request_id
         self._request = request
@@ -82,6 +95,7 @@ class Answer:
         ]
         self._unread: dict[int, _Unread] = {}
         self._unread_count = 0
+        self._unread_total = unread_total
         self._cached_tokens = 0
         self._queued_ns = Nanos(0)
         self._prompt_logprobs: list[TokenLogprobs] = []
@@ -118,8 +132,14 @@ class Answer:
             await self._wake.wait()
         if self._failure is not None and not self._can_read:
             raise self._failure
-        unread, self._unread, self._unread_count = self._unread, {}, 0
+        unread = self._unread
+        self.close()
         return [self._chunk(number, part) for number, part in unread.items()]
+
+    def close(self) -> None:
+        """Forgets what is unread."""
+        self._unread = {}
+        self._count_unread(-self._unread_count)
 
     def echo(self) -> None:
         """The prompt is in front of every choice, if that was asked for; scored, if its scores have come."""
@@ -189,11 +209,16 @@ class Answer:
         part.logprobs.extend(logprobs)
         part.finish = finish
         self._wake.set()
-        self._unread_count += len(tokens) + sum(len(scored.best) for scored in logprobs)
-        if self._unread_count > UNREAD_MAX:
+        self._count_unread(len(tokens) + sum(len(scored.best) for scored in logprobs))
+        is_one_of_many = self._unread_count > UNREAD_USUAL and self._unread_total.count > UNREAD_ALL_MAX
+        if self._unread_count > UNREAD_MAX or is_one_of_many:
             self._failure = GenerationFailed(TOO_SLOW)
-            self._unread.clear()
+            self.close()
             self._abandon()
+
+    def _count_unread(self, change: int) -> None:
+        self._unread_count += change
+        self._unread_total.count += change
 
     def _chunk(self, number: int, part: _Unread) -> Chunk:
         return Chunk(

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import resource
 import socket
 import time
 from pathlib import Path
@@ -24,6 +25,10 @@ from lmpool.io.text.model_text import FolderError, ModelText
 from lmpool.io.text.token_bytes import DecoderError
 
 BEAT_S = 1.0
+DESCRIPTORS_KEPT = 256
+"""For links, files and everything else that is no client's connection."""
+OPEN_FILES_MAX = 1 << 16
+"""Some ten times the requests that a server is usually asked to hold."""
 
 FOLDER_HINT = "the model's tokenizer or chat template cannot be used; get the folder again from where it came"
 
@@ -97,7 +102,9 @@ async def _serve(
 
     drain.add_done_callback(end)
     listener = socket.socket(fileno=order.listen_fd)
-    serving = asyncio.create_task(serve(app, listener, stop, order.drain_s))
+    open_files_max = raise_open_files()
+    connections_max = max(open_files_max // 2, open_files_max - DESCRIPTORS_KEPT)
+    serving = asyncio.create_task(serve(app, listener, stop, order.drain_s, connections_max))
     others = (asyncio.create_task(tell_ready()), asyncio.create_task(beat()))
     try:
         await asyncio.wait((serving, ingress.fault), return_when=asyncio.FIRST_COMPLETED)
@@ -111,6 +118,16 @@ async def _serve(
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+
+
+def raise_open_files() -> int:
+    """How many files this process may now have open: as many as it is allowed to ask for, within reason."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else soft
 
 
 def _key_watch(order: IngressOrder) -> KeyWatch | None:

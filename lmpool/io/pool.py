@@ -17,7 +17,7 @@ from lmpool.core.prefix import (
     namespace_digest,
     pack_tokens,
 )
-from lmpool.io.answer import Answer
+from lmpool.io.answer import Answer, UnreadTotal
 from lmpool.io.clock import monotonic_now
 from lmpool.io.errors import BadRequest, DeadlinePassed, NoReplica
 from lmpool.io.explained import NAMES_KEPT, Explained, RequestNames
@@ -46,6 +46,7 @@ class Pool:
         self._ingress = ingress
         self._text = text
         self._names = RequestNames(NAMES_KEPT)
+        self._unread = UnreadTotal()
 
     @property
     def is_ready(self) -> bool:
@@ -79,6 +80,7 @@ class Pool:
             self._text,
             lambda choice, index: ingress.stop(request_id, choice, index),
             lambda: ingress.cancel(request_id),
+            self._unread,
         )
         if outputs == 0 and (request.sampling.logprobs is None or len(tokens) == 1):
             answer.end_without_output()
@@ -94,6 +96,7 @@ class Pool:
                     yield chunk
         finally:
             ingress.cancel(request_id)
+            answer.close()
 
     def snapshot(self) -> IngressSnapshot:
         return self._ingress.snapshot()

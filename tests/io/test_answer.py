@@ -16,7 +16,7 @@ from lmpool.core.effects import (
 )
 from lmpool.core.ids import SECOND, Epoch, Nanos, RequestId
 from lmpool.core.plan import TokenLogprobs
-from lmpool.io.answer import UNREAD_MAX, Answer
+from lmpool.io.answer import UNREAD_ALL_MAX, UNREAD_MAX, UNREAD_USUAL, Answer, UnreadTotal
 from lmpool.io.errors import (
     BadRequest,
     Busy,
@@ -44,7 +44,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelText]:
 class Reader:
     """An answer, what it asked for meanwhile, and a way to say tokens as texts."""
 
-    def __init__(self, text: ModelText, sampling: SamplingParams) -> None:
+    def __init__(self, text: ModelText, sampling: SamplingParams, total: UnreadTotal | None = None) -> None:
         self.stops: list[tuple[int, int]] = []
         self.abandoned = 0
         self._said = [0] * sampling.choices
@@ -55,6 +55,7 @@ class Reader:
             text,
             lambda choice, index: self.stops.append((choice, index)),
             self._abandon,
+            total or UnreadTotal(),
         )
 
     def _abandon(self) -> None:
@@ -216,6 +217,27 @@ def test_what_nobody_reads_is_bounded(text: ModelText) -> None:
         assert reader.abandoned == 1
         with pytest.raises(GenerationFailed, match="did not read"):
             await reader.chunks()
+
+    asyncio.run(body())
+
+
+def test_what_many_leave_unread_is_bounded_for_all_together(text: ModelText) -> None:
+    async def body() -> None:
+        total = UnreadTotal()
+        slow = [Reader(text, plain(), total) for _ in range(UNREAD_ALL_MAX // UNREAD_MAX)]
+        for reader in slow:
+            reader.say(b"a" * UNREAD_MAX)
+        assert total.count == UNREAD_ALL_MAX
+        quick, more = Reader(text, plain(), total), Reader(text, plain(), total)
+        quick.say(b"a" * UNREAD_USUAL)
+        more.say(b"a" * (UNREAD_USUAL + 1))
+        assert [reader.abandoned for reader in (*slow, quick, more)] == [0] * (len(slow) + 1) + [1]
+        assert len((await quick.chunks())[0].tokens) == UNREAD_USUAL
+        for reader in slow:
+            reader.answer.close()
+        assert total.count == 0
+        quick.say(b"a" * (UNREAD_USUAL + 1))
+        assert quick.abandoned == 0
 
     asyncio.run(body())
 

@@ -22,11 +22,11 @@ def url_of(listener: socket.socket) -> str:
 
 
 @asynccontextmanager
-async def serving(app: Application) -> AsyncIterator[str]:
+async def serving(app: Application, connections_max: int = 10_000) -> AsyncIterator[str]:
     """Yields the URL; ends at once."""
     listener, stop = listening(), asyncio.Event()
     url = url_of(listener)
-    server = asyncio.create_task(serve(app, listener, stop, drain_s=0))
+    server = asyncio.create_task(serve(app, listener, stop, drain_s=0, connections_max=connections_max))
     try:
         yield url
     finally:

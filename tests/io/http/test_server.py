@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,12 @@ class Connection:
         head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
         self.writer.write(head.encode() + body)
         await self.writer.drain()
+
+    async def answer(self) -> tuple[bytes, Any]:
+        """Head and document of a whole answer."""
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
+        return head, orjson.loads(await self.reader.readexactly(length))
 
     async def leave(self) -> None:
         self.writer.close()
@@ -168,6 +175,79 @@ async def test_b37_more_than_the_door_holds_are_refused_at_once(tmp_path: Path) 
         assert (await client.post(CHAT, json=question(stream=False))).status_code == 200
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmpool.io.http.patience.PATIENCE_S", 0.2)
+    monkeypatch.setattr("lmpool.io.http.server.LOOK_S", 0.02)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_does_not_read_its_answer_loses_its_connection_and_its_place(
+    tmp_path: Path, impatient: None, stream: bool
+) -> None:
+    service = ScriptedService(words=["word " * 20_000] * 100)
+    async with serving(application(tmp_path, service, requests_max=1)) as url:
+        connection = await connect(url)
+        await connection.ask(question(stream=stream))
+        async with httpx.AsyncClient(base_url=url) as client:
+            while not (service.requests and service.running == 0):  # a whole answer waits behind its end
+                await client.get("/livez")
+            while (answer := await client.post(CHAT, json=question(stream=False))).status_code == 429:
+                pass
+            assert answer.status_code == 200
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await connection.reader.readexactly(1 << 30)
+        connection.writer.close()
+
+
+async def test_who_does_not_finish_its_question_loses_its_connection(tmp_path: Path, impatient: None) -> None:
+    async with serving(application(tmp_path, ScriptedService())) as url:
+        silent, half = await connect(url), await connect(url)
+        half.writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Half: ")
+        for connection in (silent, half):
+            with suppress(ConnectionResetError):
+                assert await connection.reader.read() == b""
+            connection.writer.close()
+
+
+async def test_a_body_that_does_not_come_is_refused_and_frees_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmpool.io.http.connection.BODY_S", 0.05)
+    async with serving(application(tmp_path, ScriptedService(), requests_max=1)) as url:
+        connection = await connect(url)
+        await connection.ask(question(stream=False), announced=10)
+        head, document = await connection.answer()
+        assert head.startswith(b"HTTP/1.1 408")
+        assert document["error"]["code"] == "body_too_slow"
+        connection.writer.close()
+        async with httpx.AsyncClient(base_url=url) as client:
+            assert (await client.post(CHAT, json=question(stream=False))).status_code == 200
+
+
+async def test_more_connections_than_a_server_may_have_are_refused_and_the_others_served(tmp_path: Path) -> None:
+    async with serving(application(tmp_path, ScriptedService()), connections_max=4) as url:
+        inside = [await connect(url) for _ in range(4)]
+        for connection in inside:
+            await connection.ask(question(stream=False))
+            await connection.answer()
+        for _ in range(3):
+            refused = await connect(url)
+            head, document = await refused.answer()
+            assert head.startswith(b"HTTP/1.1 429")
+            assert b"retry-after: 1" in head
+            assert document["error"]["code"] == "server_busy"
+            assert await refused.reader.read() == b""
+            refused.writer.close()
+        await inside[0].leave()
+        await inside[1].ask(question(stream=False))
+        assert (await inside[1].answer())[0].startswith(b"HTTP/1.1 200")
+        async with httpx.AsyncClient(base_url=url) as client:
+            assert (await client.post(CHAT, json=question(stream=False))).status_code == 200
+        for connection in inside[1:]:
+            connection.writer.close()
+
+
 async def test_b63_running_streams_finish_while_new_requests_are_refused(
     app: Application, service: ScriptedService
 ) -> None:
@@ -176,7 +256,7 @@ async def test_b63_running_streams_finish_while_new_requests_are_refused(
     service.gate = release
     listener, stop = listening(), asyncio.Event()
     url = url_of(listener)
-    server = asyncio.create_task(serve(app, listener, stop, drain_s=60))
+    server = asyncio.create_task(serve(app, listener, stop, drain_s=60, connections_max=100))
     async with httpx.AsyncClient(base_url=url) as client:
         running = asyncio.create_task(client.post(CHAT, json=question(stream=True)))
         await service.hanging.wait()
@@ -197,7 +277,7 @@ async def test_b63_what_does_not_finish_in_time_ends_with_an_error(
 ) -> None:
     listener, stop = listening(), asyncio.Event()
     url = url_of(listener)
-    server = asyncio.create_task(serve(app, listener, stop, drain_s=0))
+    server = asyncio.create_task(serve(app, listener, stop, drain_s=0, connections_max=100))
     async with httpx.AsyncClient(base_url=url) as client:
         running = asyncio.create_task(client.post(CHAT, json=question(stream=stream)))
         await service.hanging.wait()
