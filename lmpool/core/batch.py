@@ -191,7 +191,6 @@ def _youngest(view: BatchView) -> SequenceId:
     running: list[Decodable | Prefillable] = [*view.decodable, *view.prefillable]
     if view.last_decoding is not None:
         running.append(view.last_decoding)
-    assert len(running) > 1, "one sequence alone fits in the pool"
     return max(running, key=lambda candidate: candidate.place).sequence
 
 

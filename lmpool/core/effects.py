@@ -132,6 +132,6 @@ class AnswerQuery:
 
 
 CopyEffect: TypeAlias = CopyBlocks | SendBlocks | CancelCopy
-WorkerEffect: TypeAlias = Send | RunStep
+WorkerEffect: TypeAlias = Send | RunStep | CopyEffect
 ControlEffect: TypeAlias = Send
 IngressEffect: TypeAlias = Send | DeliverToken | DeliverStart | DeliverPromptLogprobs | CloseRequest | AnswerQuery

@@ -132,7 +132,7 @@ class ClientGone:
 
 CopyEvent: TypeAlias = BlocksCopied | CopyFailed | BlocksSent | SendFailed
 WorkerEvent: TypeAlias = (
-    Received | StepCompleted | PeerJoined | PeerLost | Tick | StepFailed | DrainOrdered | StepsCompleted
+    Received | StepCompleted | PeerJoined | PeerLost | Tick | StepFailed | DrainOrdered | StepsCompleted | CopyEvent
 )
 ControlEvent: TypeAlias = Received | PeerJoined | PeerLost | Tick
 IngressEvent: TypeAlias = (

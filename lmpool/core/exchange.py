@@ -4,14 +4,15 @@ Owned by the worker machine. Every transfer that is over leaves its last answer 
 comes late. Blocks are given up for sequences that need them in this order: leases, arrivals, chains that others read.
 """
 
-from collections.abc import Sequence
 from typing import TypeAlias, assert_never
+
+import attrs
 
 from lmpool.core.block_pool import BlockPool
 from lmpool.core.effects import CopyEffect
 from lmpool.core.events import BlocksCopied, BlocksSent, CopyEvent, CopyFailed, SendFailed
 from lmpool.core.ids import SECOND, BlockId, Nanos, Peer, SequenceId, TransferId, Version
-from lmpool.core.inbound import TargetSide
+from lmpool.core.inbound import TargetSide, prepare_target
 from lmpool.core.leases import Leases
 from lmpool.core.messages.transfer import (
     AbortTransfer,
@@ -32,19 +33,13 @@ from lmpool.core.messages.transfer import (
     TransferRefusal,
     TransferRefused,
 )
-from lmpool.core.outbound import SourceSide
+from lmpool.core.outbound import SourceSide, prepare_source
 from lmpool.core.outbox import Outbox
-from lmpool.core.prefix import chain_length
-from lmpool.core.reservation import ReserveRefusal
 from lmpool.core.transfer import SourceEvent, SourceState, TargetState
 from lmpool.core.waiters import Waiters
 
 SIDES_MAX = 16
 """Transfers that a rank takes part in at once. Control orders one as source and one as target; others are aborting."""
-COPY_SHARE = 4
-"""At most one in so many blocks of the pool is pinned for copies, so that sequences always have the rest."""
-ARRIVAL_SHARE = 2
-"""At most one in so many blocks of the pool is reserved for what arrives."""
 ANSWERS_KEPT = 1024
 """Transfers that are over and remembered: minutes of a busy control. What is forgotten is answered as unknown."""
 
@@ -52,6 +47,21 @@ WAITERS_LEASE_NS = 30 * SECOND
 """For those who waited for blocks and still queue for a slot: as long as anybody waits in a queue that is not full."""
 
 Side: TypeAlias = SourceSide | TargetSide
+
+
+@attrs.frozen
+class ExchangeSnapshot:
+    sources: int
+    """Sides that hold something."""
+    targets: int
+    leases: int
+    waiting: int
+    """Sequences that wait for blocks."""
+    published: int
+    ends: tuple[tuple[str, int], ...]
+    """Sides that are over otherwise, by reason."""
+    missed: int
+    """Sequences that computed what they were promised."""
 
 
 class Exchange:
@@ -78,8 +88,8 @@ class Exchange:
         self._sides: dict[TransferId, Side] = {}
         self._answers: dict[TransferId, TransferAnswer] = {}
         """Of those that are over, oldest first."""
-        self._unreported: dict[TransferId, None] = {}
-        """Published, and in no report yet."""
+        self._unreported: dict[TransferId, bytes] = {}
+        """Published, and in no report yet: their chains."""
         self._leases = Leases(pool)
         self._effects: list[CopyEffect] = []
         self.waiters = Waiters()
@@ -116,6 +126,11 @@ class Exchange:
     def has_published(self) -> bool:
         """Whether a report is due that tells of arrived blocks."""
         return bool(self._unreported)
+
+    @property
+    def arrived(self) -> tuple[bytes, ...]:
+        """Chains that are resident, and in no report yet."""
+        return tuple(self._unreported.values())
 
     def take_effects(self) -> list[CopyEffect]:
         effects, self._effects = self._effects, []
@@ -167,9 +182,12 @@ class Exchange:
     def _hear_first(self, now: Nanos, order: TransferOrder) -> None:
         match order:
             case PrepareSource():
-                self._open(order.transfer, self._prepare_source(now, order))
+                pinned = sum(len(side.pinned) for side in self._sides.values() if isinstance(side, SourceSide))
+                why_not = self._why_not(now, order)
+                self._open(order.transfer, why_not or prepare_source(order, self._pool, pinned))
             case PrepareTarget():
-                self._open(order.transfer, self._prepare_target(now, order))
+                why_not = self._why_not(now, order)
+                self._open(order.transfer, why_not or prepare_target(order, self._pool, self._reserved()))
             case AbortTransfer(transfer=transfer):  # its preparation may yet come, and is refused then
                 self._end(transfer, TransferEnd.ABORTED, 0)
             case BeginCopy() | BeginSend() | Confirm() | Publish() | Finalize():
@@ -184,38 +202,12 @@ class Exchange:
             self._sides[transfer] = side
             self._say(side.prepared)
 
-    def _prepare_source(self, now: Nanos, order: PrepareSource) -> Side | TransferRefusal:
-        blocks = chain_length(order.chain)
+    def _why_not(self, now: Nanos, order: PrepareSource | PrepareTarget) -> TransferRefusal | None:
         if order.deadline_ns <= now:
             return TransferRefusal.EXPIRED
-        if len(self._sides) >= SIDES_MAX:
-            return TransferRefusal.BUSY
-        if self._pool.resident_depth(order.chain) < blocks:
-            return TransferRefusal.CHAIN_MISSING
-        pinned = sum(len(side.pinned) for side in self._sides.values() if isinstance(side, SourceSide))
-        if COPY_SHARE * (pinned + blocks) > self._pool.size:
-            return TransferRefusal.PINS_FULL
-        return SourceSide(order, self._pool)
-
-    def _prepare_target(self, now: Nanos, order: PrepareTarget) -> Side | TransferRefusal:
-        if order.deadline_ns <= now:
-            return TransferRefusal.EXPIRED
-        if self.is_draining:
+        if self.is_draining and isinstance(order, PrepareTarget):
             return TransferRefusal.DRAINING
-        if len(self._sides) >= SIDES_MAX:
-            return TransferRefusal.BUSY
-        blocks, depth = chain_length(order.chain), self._pool.resident_depth(order.chain)
-        if depth < order.first:
-            return TransferRefusal.ANCHOR_MISSING
-        if depth == blocks:
-            return TransferRefusal.ALREADY_RESIDENT
-        reserved = sum(side.reserved for side in self._sides.values() if isinstance(side, TargetSide))
-        if ARRIVAL_SHARE * (reserved + blocks - depth) > self._pool.size:
-            return TransferRefusal.NO_BLOCKS
-        reservation = self._pool.reserve(order.chain, depth)
-        if isinstance(reservation, ReserveRefusal):
-            return TransferRefusal.NO_BLOCKS
-        return TargetSide(order, reservation, self._pool)
+        return TransferRefusal.BUSY if len(self._sides) >= SIDES_MAX else None
 
     def _tell_source(self, side: SourceSide, order: TransferOrder) -> None:
         match order:
@@ -243,8 +235,8 @@ class Exchange:
                     self._say(side.prepared)
             case BeginCopy():
                 self._effects += side.copy(now, order)
-                if side.state is TargetState.COPIED:
-                    self._tell_copied(side)
+                if side.copied is not None:
+                    self._say(side.copied)
             case Publish(lease_until_ns=until_ns):
                 self._publish(now, side, until_ns)
             case AbortTransfer():
@@ -259,7 +251,7 @@ class Exchange:
             return
         del self._sides[side.transfer]
         self.published += 1
-        self._unreported[side.transfer] = None
+        self._unreported[side.transfer] = side.chain
         waiters = self.waiters.wake(side.transfer)
         until_ns = max(lease_until_ns, Nanos(now + WAITERS_LEASE_NS)) if waiters else lease_until_ns
         if until_ns > now:
@@ -306,8 +298,8 @@ class Exchange:
         match side, event:
             case TargetSide(), BlocksCopied(blocks=blocks, size_bytes=size_bytes):
                 side.end_copy(now, blocks, size_bytes)
-                if side.state is TargetState.COPIED:
-                    self._tell_copied(side)
+                if side.copied is not None:
+                    self._say(side.copied)
             case TargetSide(), CopyFailed():
                 side.fail_copy(TransferEnd.COPY_FAILED)
             case SourceSide(), BlocksSent():
@@ -318,10 +310,6 @@ class Exchange:
                 self.strays += 1
         if side is not None:
             self._settle(side)
-
-    def _tell_copied(self, side: TargetSide) -> None:
-        assert side.copied is not None
-        self._say(side.copied)
 
     # Ends
 
@@ -369,11 +357,26 @@ class Exchange:
         if self._control is not None and answer.transfer.control == self._control.epoch:
             self._outbox.say(self._control, answer)
 
+    def _reserved(self) -> int:
+        return sum(side.reserved for side in self._sides.values() if isinstance(side, TargetSide))
+
     # What is told
 
-    def pinned(self) -> list[Sequence[BlockId]]:
+    def snapshot(self) -> ExchangeSnapshot:
+        sources = sum(isinstance(side, SourceSide) for side in self._sides.values())
+        return ExchangeSnapshot(
+            sources,
+            len(self._sides) - sources,
+            len(self._leases),
+            len(self.waiters),
+            self.published,
+            tuple((end.value, count) for end, count in self.ends.items()),
+            self.waiters.missed,
+        )
+
+    def pinned(self) -> list[list[BlockId]]:
         """Paths that are pinned for transfers and leases."""
-        return [*(side.pinned for side in self._sides.values()), *self._leases.pinned]
+        return [*(list(side.pinned) for side in self._sides.values()), *self._leases.pinned]
 
     def audit(self) -> None:
         """Asserts that whatever is kept is open, bounded, and nowhere twice."""
@@ -381,9 +384,8 @@ class Exchange:
         assert len(self._sides) <= SIDES_MAX
         assert len(self._answers) <= ANSWERS_KEPT
         assert not any(transfer in self._answers for transfer in self._sides)
-        reserved = sum(side.reserved for side in self._sides.values() if isinstance(side, TargetSide))
         counts = self._pool.counts()
-        assert reserved == counts.reserved + counts.aborting
+        assert self._reserved() == counts.reserved + counts.aborting
 
     def digest_parts(self) -> tuple[object, ...]:
         return (

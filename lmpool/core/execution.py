@@ -7,15 +7,17 @@ from collections import deque
 
 import attrs
 
-from lmpool.core.batch import BatchDecision, Shortage, choose
+from lmpool.core.batch import BatchDecision, LeftOut, choose
 from lmpool.core.block_pool import BlockPool
 from lmpool.core.cost import prefill_pairs
+from lmpool.core.exchange import Exchange
 from lmpool.core.ids import Nanos, RequestId, SequenceId, StepNumber
 from lmpool.core.live_request import LiveRequest
 from lmpool.core.messages.ingress_worker import Accepted, Finish, PromptScored
 from lmpool.core.messages.worker_control import Load
 from lmpool.core.outbox import Outbox
 from lmpool.core.plan import NOT_FINITE, BatchPlan, PromptLogprobs, Row, SequenceStart, StepResult, TokenLogprobs
+from lmpool.core.prefix import chain_length
 from lmpool.core.rates import Rates
 from lmpool.core.report import Tally, load_of
 from lmpool.core.schedule import Schedule
@@ -35,6 +37,7 @@ class Execution:
         "_sequences",
         "_step",
         "_steps",
+        "exchange",
         "pool",
         "prefilling",
         "rates",
@@ -42,8 +45,17 @@ class Execution:
         "tally",
     )
 
-    def __init__(self, pool: BlockPool, schedule: Schedule, block_size: int, rates: Rates, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        schedule: Schedule,
+        exchange: Exchange,
+        block_size: int,
+        rates: Rates,
+        outbox: Outbox,
+    ) -> None:
         self.pool = pool
+        self.exchange = exchange
         self.schedule = schedule
         self.rates = rates
         self.tally = Tally()
@@ -67,7 +79,7 @@ class Execution:
 
     # Sequences come and go
 
-    def enqueue(self, request: LiveRequest) -> None:
+    def enqueue(self, now: Nanos, request: LiveRequest) -> None:
         """Later choices will find all complete blocks of the prompt, which the first computes."""
         first = True
         self.prefilling[request.id] = request
@@ -76,6 +88,24 @@ class Execution:
             coming = self.schedule.reach(sequence) if first else sequence.prompt_tokens // self._block_size
             self.schedule.enqueue(sequence, coming)
             first = False
+            self._await_arrival(now, request, sequence)
+
+    def _await_arrival(self, now: Nanos, request: LiveRequest, sequence: Sequence) -> None:
+        awaits = request.submit.awaits
+        if awaits is None or sequence.is_scoring:
+            return
+        blocks = min(awaits.blocks, chain_length(sequence.chain))
+        if self.pool.resident_depth(sequence.chain) < blocks and self.exchange.expect(now, sequence.id, awaits):
+            self.schedule.begin_arrival(sequence, max(blocks, self.schedule.reach(sequence)))
+
+    def take_arrivals(self) -> None:
+        """What transfers have made resident, and who waits for them no longer."""
+        for chain in self.exchange.arrived:
+            self.schedule.relieve(chain)
+        for sequence_id in self.exchange.waiters.take_woken():
+            owned = self._sequences.get(sequence_id)
+            if owned is not None:  # it may have ended in the same event
+                self.schedule.end_arrival(owned[1])
 
     def finish(self, sequence: Sequence, output_tokens: int) -> None:
         """The sequence has come to its own end, of which `output_tokens` count."""
@@ -90,16 +120,14 @@ class Execution:
         else:
             self.schedule.dequeue(sequence)
         sequence.move(SequenceEvent.ENDED)
+        self.exchange.leave(sequence.id)
         del self._sequences[sequence.id]
 
     # Steps
 
     def plan(self, now: Nanos) -> BatchPlan | None:
         """The next step, or None if there is nothing to compute. Preempts where blocks are short."""
-        decision = choose(self.schedule.view())
-        while isinstance(decision, Shortage):
-            self._preempt(self._sequences[decision.victim][1])
-            decision = choose(self.schedule.view())
+        decision = self._decide()
         if not self.schedule.decoding and not decision.decodes and not decision.prefills:
             return None
         self._step = StepNumber(self._step + 1)
@@ -108,11 +136,33 @@ class Execution:
         self._steps.append(RunningStep(self._step, now, tuple(planned), work, Nanos(int(predict(self.rates, work)))))
         return BatchPlan(self._step, self.schedule.take_departures(), starts, rows)
 
+    def _decide(self) -> BatchDecision:
+        """Where blocks are short, transfers give theirs up first, one after another; then a sequence is preempted."""
+        while True:
+            view = self.schedule.view()
+            if self.exchange.is_releasing:
+                view = attrs.evolve(view, is_releasing=True)
+            decision = choose(view)
+            if isinstance(decision, BatchDecision) and not self._is_stuck(decision):
+                return decision
+            if self.exchange.yield_blocks():
+                self.take_arrivals()
+            elif isinstance(decision, BatchDecision):
+                return decision
+            else:
+                self._preempt(self._sequences[decision.victim][1])
+
+    def _is_stuck(self, decision: BatchDecision) -> bool:
+        """Whether nothing runs or will, and somebody in the queue lacks blocks."""
+        is_empty = not self._steps and not self.schedule.running and not decision.prefills
+        return is_empty and any(reason is LeftOut.NO_BLOCKS for _, reason in decision.left_out)
+
     def _begin(self, decision: BatchDecision, now: Nanos) -> tuple[SequenceStart, ...]:
         starts: list[SequenceStart] = []
         for sequence_id in decision.begins:
             request, sequence = self._sequences[sequence_id]
             cached = min(self.schedule.begin(sequence), sequence.prompt_tokens)
+            self.exchange.use(sequence_id, sequence.chain)
             starts.append(start_of(request, sequence))
             if not sequence.has_begun:
                 sequence.has_begun = True
@@ -143,6 +193,7 @@ class Execution:
         return tuple(rows), planned, StepWork(tokens, pairs, len(decodes), context)
 
     def _preempt(self, sequence: Sequence) -> None:
+        assert len(self.schedule.running) > 1, "one sequence alone fits in the pool"
         self.schedule.leave(sequence)
         sequence.move(SequenceEvent.PREEMPTED)
         sequence.preemptions += 1

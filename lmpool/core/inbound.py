@@ -3,9 +3,35 @@
 from lmpool.core.block_pool import BlockPool
 from lmpool.core.effects import CancelCopy, CopyBlocks, CopyEffect
 from lmpool.core.ids import BlockId, Nanos, TransferId
-from lmpool.core.messages.transfer import BeginCopy, Copied, PrepareTarget, TargetPrepared, TransferEnd
-from lmpool.core.reservation import Reservation
+from lmpool.core.messages.transfer import (
+    BeginCopy,
+    Copied,
+    PrepareTarget,
+    TargetPrepared,
+    TransferEnd,
+    TransferRefusal,
+)
+from lmpool.core.prefix import chain_length
+from lmpool.core.reservation import Reservation, ReserveRefusal
 from lmpool.core.transfer import TARGET_TRANSITIONS, TargetEvent, TargetState
+
+ARRIVAL_SHARE = 2
+"""At most one in so many blocks of the pool is reserved for what arrives."""
+
+
+def prepare_target(order: PrepareTarget, pool: BlockPool, reserved: int) -> "TargetSide | TransferRefusal":
+    """`reserved`: blocks that are reserved for other transfers."""
+    blocks, depth = chain_length(order.chain), pool.resident_depth(order.chain)
+    if depth < order.first:
+        return TransferRefusal.ANCHOR_MISSING
+    if depth == blocks:
+        return TransferRefusal.ALREADY_RESIDENT
+    if ARRIVAL_SHARE * (reserved + blocks - depth) > pool.size:
+        return TransferRefusal.NO_BLOCKS
+    reservation = pool.reserve(order.chain, depth)
+    return (
+        TransferRefusal.NO_BLOCKS if isinstance(reservation, ReserveRefusal) else TargetSide(order, reservation, pool)
+    )
 
 
 class TargetSide:

@@ -3,9 +3,29 @@
 from lmpool.core.block_pool import BlockPool
 from lmpool.core.effects import CancelCopy, CopyEffect, SendBlocks
 from lmpool.core.ids import BlockId, Nanos, StepNumber, TransferId
-from lmpool.core.messages.transfer import BeginSend, PrepareSource, SourcePrepared, TransferEnd, TransferMode
+from lmpool.core.messages.transfer import (
+    BeginSend,
+    PrepareSource,
+    SourcePrepared,
+    TransferEnd,
+    TransferMode,
+    TransferRefusal,
+)
 from lmpool.core.prefix import chain_length
 from lmpool.core.transfer import SOURCE_TRANSITIONS, SourceEvent, SourceState
+
+COPY_SHARE = 4
+"""At most one in so many blocks of the pool is pinned for copies, so that sequences always have the rest."""
+
+
+def prepare_source(order: PrepareSource, pool: BlockPool, pinned: int) -> "SourceSide | TransferRefusal":
+    """`pinned`: blocks that are pinned for other copies."""
+    blocks = chain_length(order.chain)
+    if pool.resident_depth(order.chain) < blocks:
+        return TransferRefusal.CHAIN_MISSING
+    if COPY_SHARE * (pinned + blocks) > pool.size:
+        return TransferRefusal.PINS_FULL
+    return SourceSide(order, pool)
 
 
 class SourceSide:

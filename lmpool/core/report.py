@@ -50,6 +50,11 @@ class Reporter:
         self._told = NOTHING_DONE
         """Totals of the last report."""
 
+    @property
+    def version(self) -> Version:
+        """Of the last report."""
+        return self._version
+
     def has_news(self, pool: BlockPool, tally: Tally) -> bool:
         """Whether anything has changed but the lengths of sequences that decode. Those can wait for the interval."""
         told = self._told

@@ -6,12 +6,12 @@ leaves, the first of them is the next to begin and writes on.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from lmpool.core.batch import BatchView, Decodable, Prefillable, Queued
 from lmpool.core.block_pool import BlockPool
-from lmpool.core.ids import BlockHash, SequenceId, Slot
-from lmpool.core.prefix import HASH_BYTES, chain_length, hash_at
+from lmpool.core.ids import BlockHash, BlockId, SequenceId, Slot
+from lmpool.core.prefix import HASH_BYTES, chain_length, hash_at, split_chain
 from lmpool.core.sequence import Place, Sequence, SequenceEvent
 
 QUEUE_WINDOW = 64
@@ -90,13 +90,29 @@ class Schedule:
         assert self._queue[position] is sequence
         del self._queue[position]
         sequence.awaited = None
+        sequence.is_arriving = False
         self._waiting_tokens -= sequence.prefill_left
 
     def expect(self, sequence: Sequence) -> None:
         """Estimates anew what a queued sequence will have to compute."""
-        left = self._left(sequence, self.reach(sequence))
+        self._estimate(sequence, self.reach(sequence))
+
+    def _estimate(self, sequence: Sequence, coming: int) -> None:
+        left = self._left(sequence, coming)
         self._waiting_tokens += left - sequence.prefill_left
         sequence.prefill_left = left
+
+    def begin_arrival(self, sequence: Sequence, coming: int) -> None:
+        """A transfer brings a queued sequence its blocks: it keeps its place, and plans pass it over meanwhile."""
+        sequence.is_arriving = True
+        sequence.move(SequenceEvent.WRITER_FOUND)
+        self._estimate(sequence, coming)
+
+    def end_arrival(self, sequence: Sequence) -> None:
+        """The blocks are there, or will not come."""
+        sequence.is_arriving = False
+        sequence.move(SequenceEvent.WRITER_GONE)
+        self.expect(sequence)
 
     def reach(self, sequence: Sequence) -> int:
         """Leading blocks of its chain that are resident or have a writer."""
@@ -154,6 +170,11 @@ class Schedule:
             digest = hash_at(sequence.chain, position)
             if self._writers.get(digest) is sequence:
                 del self._writers[digest]
+
+    def relieve(self, chain: bytes) -> None:
+        """These blocks are resident: nobody has to wait for their writers, who will find that out."""
+        for digest in split_chain(chain):
+            self._writers.pop(digest, None)
 
     def publish(self, sequence: Sequence) -> None:
         """Makes resident what the completed steps have completed.
@@ -221,6 +242,8 @@ class Schedule:
         for sequence in self._queue:
             if len(found) == QUEUE_WINDOW:
                 break
+            if sequence.is_arriving:
+                continue
             if sequence.in_flight:
                 found.append(self._queued(sequence, 0))
                 continue
@@ -274,9 +297,12 @@ class Schedule:
             self._waiting_tokens,
         )
 
-    def audit(self) -> None:
-        """Asserts the laws of queue, slots and writers, and those of the pool. O(blocks): for tests."""
-        self._pool.audit([sequence.table for sequence in self._running])
+    def audit(self, pinned: Iterable[list[BlockId]]) -> None:
+        """Asserts the laws of queue, slots and writers, and those of the pool. O(blocks): for tests.
+
+        `pinned`: paths that somebody else holds.
+        """
+        self._pool.audit([*(sequence.table for sequence in self._running), *pinned])
         assert self._queue == sorted(self._queue, key=_place)
         assert self._running == sorted(self._running, key=_place)
         assert all(sequence.is_running for sequence in self._running)

@@ -77,6 +77,7 @@ class Sequence:
         "history",
         "id",
         "in_flight",
+        "is_arriving",
         "last_step",
         "life",
         "namespace",
@@ -119,6 +120,9 @@ class Sequence:
         """Hashes of the complete blocks of `history`, as far as needed."""
         self.state = SequenceState.WAITING
         self.awaited: BlockHash | None = None
+        """Whose running writer it waits for."""
+        self.is_arriving = False
+        """It waits for a transfer."""
         self.prefill_left = len(self.history)
         """While queued: tokens that will probably have to be computed."""
         self.has_begun = False

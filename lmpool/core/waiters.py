@@ -18,6 +18,10 @@ class Waiters:
     def __len__(self) -> int:
         return len(self._awaited)
 
+    @property
+    def has_woken(self) -> bool:
+        return bool(self._woken)
+
     def add(self, sequence: SequenceId, awaited: Awaited) -> None:
         self._awaited[sequence] = awaited
 

@@ -14,16 +14,21 @@ from lmpool.core.block_pool import BlockCounts, BlockPool
 from lmpool.core.deadlines import Deadlines
 from lmpool.core.effects import RunStep, WorkerEffect
 from lmpool.core.events import (
+    BlocksCopied,
+    BlocksSent,
+    CopyFailed,
     DrainOrdered,
     PeerJoined,
     PeerLost,
     Received,
+    SendFailed,
     StepCompleted,
     StepFailed,
     StepsCompleted,
     Tick,
     WorkerEvent,
 )
+from lmpool.core.exchange import Exchange, ExchangeSnapshot
 from lmpool.core.execution import Execution
 from lmpool.core.ids import Epoch, Nanos, Peer, Rank, RequestId, Role
 from lmpool.core.live_request import LiveRequest, fits, has_its_chain, sequences_of
@@ -39,6 +44,7 @@ from lmpool.core.messages.ingress_worker import (
     Refused,
     Submit,
 )
+from lmpool.core.messages.transfer import TransferOrder
 from lmpool.core.messages.worker_control import DrainBegun, ReportWanted, Totals, WorkerJoined
 from lmpool.core.outbox import Outbox
 from lmpool.core.prefix import TOKEN_BYTES
@@ -87,12 +93,14 @@ class WorkerSnapshot:
     """Of a kind that no worker expects, or about a request of another ingress; dropped."""
     is_draining: bool
     rates: Rates
+    exchange: ExchangeSnapshot
 
 
 class Worker:
     __slots__ = (
         "_control",
         "_deadlines",
+        "_exchange",
         "_execution",
         "_is_draining",
         "_live",
@@ -111,11 +119,12 @@ class Worker:
         assert settings.steps_in_flight_max in (1, 2)
         assert settings.sequences_max <= settings.step_tokens_max
         pool = BlockPool(settings.blocks)
+        self._outbox = Outbox()
+        self._exchange = Exchange(pool, self._outbox)
         schedule = Schedule(pool, settings.block_size, settings.step_tokens_max, settings.sequences_max)
         self._settings = settings
         self._tokens_max = min(settings.model_tokens_max, settings.blocks * settings.block_size)
-        self._outbox = Outbox()
-        self._execution = Execution(pool, schedule, settings.block_size, settings.rates, self._outbox)
+        self._execution = Execution(pool, schedule, self._exchange, settings.block_size, settings.rates, self._outbox)
         self._live: dict[RequestId, LiveRequest] = {}
         self._deadlines = Deadlines()
         self._reporter = Reporter()
@@ -128,6 +137,26 @@ class Worker:
         self._strays = 0
 
     def handle(self, now: Nanos, event: WorkerEvent) -> list[WorkerEffect]:
+        exchange = self._exchange
+        if exchange.has_deadlines:
+            exchange.expire(now)
+        self._hear(now, event)
+        for request in self._deadlines.expired(now):
+            self._end(self._live[request], EndReason.DEADLINE)
+        if exchange.has_published or exchange.waiters.has_woken:
+            self._execution.take_arrivals()
+        effects = self._launch(now)
+        has_stepped = isinstance(event, StepCompleted | StepFailed)
+        if (
+            now >= self._report_due_ns
+            or exchange.has_published
+            or (has_stepped and self._reporter.has_news(self._execution.pool, self._execution.tally))
+        ):
+            self._report(now)
+            exchange.tell_published(self._reporter.version)
+        return [*effects, *self._outbox.take(), *exchange.take_effects()]
+
+    def _hear(self, now: Nanos, event: WorkerEvent) -> None:
         match event:
             case StepCompleted(result=result):
                 self._end_complete(self._execution.complete(now, result))
@@ -145,17 +174,10 @@ class Worker:
                 self._drain()
             case StepsCompleted(ends_ns=ends_ns, tokens=tokens):
                 self._execution.complete_streak(ends_ns, tokens)
+            case BlocksCopied() | CopyFailed() | BlocksSent() | SendFailed():
+                self._exchange.take(now, event)
             case _:
                 assert_never(event)
-        for request in self._deadlines.expired(now):
-            self._end(self._live[request], EndReason.DEADLINE)
-        effects = self._launch(now)
-        has_stepped = isinstance(event, StepCompleted | StepFailed)
-        if now >= self._report_due_ns or (
-            has_stepped and self._reporter.has_news(self._execution.pool, self._execution.tally)
-        ):
-            self._report(now)
-        return [*effects, *self._outbox.take()]
 
     def _launch(self, now: Nanos) -> list[WorkerEffect]:
         launched: list[WorkerEffect] = []
@@ -173,7 +195,10 @@ class Worker:
 
     def next_deadline(self) -> Nanos:
         earliest = self._deadlines.earliest()
-        return self._report_due_ns if earliest is None else min(earliest, self._report_due_ns)
+        deadline = self._report_due_ns if earliest is None else min(earliest, self._report_due_ns)
+        if self._exchange.has_deadlines:
+            return min(deadline, self._exchange.next_deadline() or deadline)
+        return deadline
 
     def snapshot(self) -> WorkerSnapshot:
         execution = self._execution
@@ -189,9 +214,10 @@ class Worker:
             self._refused,
             execution.steps_in_flight,
             execution.tally.totals(),
-            self._strays,
+            self._strays + self._exchange.strays,
             self._is_draining,
             execution.rates,
+            self._exchange.snapshot(),
         )
 
     def digest(self) -> bytes:
@@ -203,12 +229,14 @@ class Worker:
             self._reporter.digest_parts(),
             (self._report_due_ns, list(self._peers), self._control, self._is_draining),
             (self._taken, self._refused, self._strays),
+            self._exchange.digest_parts(),
         )
         return blake2b(repr(parts).encode(), digest_size=16).digest()
 
     def audit(self) -> None:
         """Asserts the laws of everything that the machine owns: for tests."""
-        self._execution.schedule.audit()
+        self._execution.schedule.audit(self._exchange.pinned())
+        self._exchange.audit()
         assert all(request.open_sequences for request in self._live.values())
 
     # Messages
@@ -231,6 +259,8 @@ class Worker:
                 self._outbox.say(peer, CacheCleared(number, self._execution.pool.clear()))
             case ReportWanted():
                 self._tell_everything(peer)
+            case _ if isinstance(message, TransferOrder):
+                self._exchange.hear(now, peer, message)
             case _:
                 self._strays += 1
 
@@ -254,7 +284,7 @@ class Worker:
         self._reporter.note_accepted(submit.request)
         if submit.deadline_ns is not None:
             self._deadlines.set(submit.request, submit.deadline_ns)
-        self._execution.enqueue(request)
+        self._execution.enqueue(now, request)
         if not request.open_sequences:
             self._end(request, EndReason.COMPLETE)
 
@@ -330,18 +360,20 @@ class Worker:
             self._outbox.say(peer, DrainBegun())
         if peer.role is Role.CONTROL:
             self._control = peer
+            self._exchange.join(peer)
             self._tell_everything(peer)
 
     def _lose(self, peer: Peer) -> None:
         self._peers.pop(peer, None)
         if peer == self._control:
             self._control = None
+            self._exchange.lose_control()
         for request in [request for request in self._live.values() if request.peer == peer]:
             self._end(request, EndReason.ABORTED)
 
     def _drain(self) -> None:
         if not self._is_draining:
-            self._is_draining = True
+            self._is_draining = self._exchange.is_draining = True
             for peer in self._peers:
                 self._outbox.say(peer, DrainBegun())
 

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeAlias, assert_never
 
-from lmpool.core.effects import RunStep, Send, WorkerEffect
-from lmpool.core.events import DrainOrdered, StepCompleted, StepFailed, WorkerEvent
+from lmpool.core.effects import CancelCopy, CopyBlocks, RunStep, Send, SendBlocks, WorkerEffect
+from lmpool.core.events import CopyFailed, DrainOrdered, SendFailed, StepCompleted, StepFailed, WorkerEvent
 from lmpool.core.execution import FAILURES_MAX
 from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Nanos, Peer, Rank, Role
 from lmpool.core.plan import Replica, ReplicaError
@@ -33,6 +33,7 @@ STEP_FAILURES_MAX = 3 * FAILURES_MAX
 """In a row. A request that no step survives is given up after `FAILURES_MAX`; a device that is lost fails on."""
 NICENESS = 5
 """Of computing threads on a CPU, so that event loops get their turn between them."""
+NO_PATH = "this worker has no path to another's blocks"
 
 _log = get_log("worker")
 
@@ -134,6 +135,12 @@ class _Body:
                 self._links.send(peer, message)
             case RunStep(plan=plan):
                 self._thread.run(plan)
+            case CopyBlocks(transfer=transfer):
+                self._loop.call_soon(self._feed, CopyFailed(transfer, NO_PATH))
+            case SendBlocks(transfer=transfer):
+                self._loop.call_soon(self._feed, SendFailed(transfer, NO_PATH))
+            case CancelCopy():
+                pass
             case _:
                 assert_never(effect)
 

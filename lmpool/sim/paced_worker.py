@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from lmpool.core.effects import RunStep, Send, WorkerEffect
+from lmpool.core.effects import CancelCopy, CopyBlocks, RunStep, Send, SendBlocks, WorkerEffect
 from lmpool.core.events import StepCompleted, StepsCompleted, Tick, WorkerEvent
 from lmpool.core.ids import Nanos, Slot
 from lmpool.core.plan import BatchPlan, StepResult
@@ -79,10 +79,13 @@ class PacedWorker:
         self.events += 1
         effects: list[WorkerEffect] = self.worker.handle(now, event)
         for effect in effects:
-            if isinstance(effect, RunStep):
-                self._launch(now, effect.plan)
-            else:
-                sends.append(effect)
+            match effect:
+                case RunStep(plan=plan):
+                    self._launch(now, plan)
+                case Send():
+                    sends.append(effect)
+                case CopyBlocks() | SendBlocks() | CancelCopy():
+                    raise AssertionError("no rack orders transfers")
 
     def _launch(self, now: Nanos, plan: BatchPlan) -> None:
         assert self._running is None, "one step at a time"

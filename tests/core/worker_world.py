@@ -4,7 +4,7 @@ from typing import Any
 
 import attrs
 
-from lmpool.core.effects import RunStep, Send
+from lmpool.core.effects import CancelCopy, CopyBlocks, CopyEffect, RunStep, Send, SendBlocks
 from lmpool.core.events import (
     PeerJoined,
     Received,
@@ -119,6 +119,7 @@ class World:
         self.told_live: dict[RequestId, None] = {}
         self.version = 0
         self.plans: list[Any] = []
+        self.copies: list[CopyEffect] = []
         self.messages: list[tuple[Peer, Message]] = []
         self.feed(PeerJoined(INGRESS))
         self.feed(PeerJoined(CONTROL))
@@ -136,6 +137,8 @@ class World:
                     self.messages.append((peer, message))
                     heard.append(message)
                     self.hear(message)
+                case CopyBlocks() | SendBlocks() | CancelCopy():
+                    self.copies.append(effect)
         assert len(self.runner.launched) <= self.settings.steps_in_flight_max
         self.worker.audit()
         return heard

@@ -5,7 +5,7 @@ from enum import Enum
 
 import pytest
 
-from lmpool.core import exchange
+from lmpool.core import exchange, inbound, outbound
 from lmpool.core.messages.transfer import TransferEnd, TransferRefusal
 from lmpool.core.transfer import (
     SOURCE_TRANSITIONS,
@@ -58,7 +58,7 @@ def test_every_refusal_and_every_end_is_explained_and_no_other() -> None:
 
 def test_the_bounds_in_the_text_are_those_in_force() -> None:
     text = (SPECS / PAGE).read_text()
-    assert f"one block in {exchange.COPY_SHARE} would be pinned" in text
-    assert f"one block in {exchange.ARRIVAL_SHARE} would be reserved" in text
+    assert f"one block in {outbound.COPY_SHARE} would be pinned" in text
+    assert f"one block in {inbound.ARRIVAL_SHARE} would be reserved" in text
     assert f"takes part in {exchange.SIDES_MAX} already" in text
     assert f"({exchange.ANSWERS_KEPT:,} of them at a worker)" in text
