@@ -81,6 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="on either side (default %(default)s)")
     parser.add_argument("--chunk-bytes", type=int, metavar="N", help="(default: the path's own)")
     parser.add_argument("--checksum", action="store_true", help="computed on the way, and in the time")
+    parser.add_argument(
+        "--cold", type=int, metavar="MIB", help="read before each copy (default: past the largest cache)"
+    )
     parser.add_argument("--seed", type=int, default=1, metavar="S")
     shape = parser.add_argument_group("blocks, by default those of SmolLM2-135M")
     shape.add_argument("--layers", type=int, default=30, metavar="N")
@@ -163,9 +166,14 @@ def _pair_order(given: argparse.Namespace, path: str, pair: RankPair, largest: i
         "blocks": _pool_blocks(largest),
     }
     source, target = ("cpu" if path in ON_CPU else f"cuda:{rank % devices}" for rank in pair)
-    chunk_bytes = given.chunk_bytes or CHUNK_BYTES[PathKind(path)]
     return PairOrder(
-        path, pool | {"device": source}, pool | {"device": target}, given.threads, chunk_bytes, given.checksum
+        path=path,
+        source_pool=pool | {"device": source},
+        target_pool=pool | {"device": target},
+        threads=given.threads,
+        chunk_bytes=given.chunk_bytes or CHUNK_BYTES[PathKind(path)],
+        is_summed=given.checksum,
+        cold_bytes=None if given.cold is None else given.cold * MIB,
     )
 
 

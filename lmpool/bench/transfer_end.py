@@ -21,7 +21,16 @@ from lmpool.gpu.paths.pair_source import PairSource
 from lmpool.gpu.paths.pair_target import PairTarget
 from lmpool.gpu.paths.port import CopyOrder, CopyWatch, DataPath, PathKind
 from lmpool.gpu.paths.shared_memory import SharedMemoryTarget
-from lmpool.gpu.paths.trial import ColdCaches, PlainCopies, PoolOrder, clear, cuda_devices, is_equal, known_pool
+from lmpool.gpu.paths.trial import (
+    ColdCaches,
+    PlainCopies,
+    PoolOrder,
+    clear,
+    cold_bytes,
+    cuda_devices,
+    is_equal,
+    known_pool,
+)
 
 SOURCE_SEED, TARGET_SEED = 1, 2
 OFFER_S = 120.0
@@ -45,7 +54,7 @@ class SourceEnd:
 
 class TargetEnd:
     def __init__(self, order: dict[str, Any], offers: socket.socket, frames: socket.socket) -> None:
-        self._caches = ColdCaches()
+        self._caches = ColdCaches(order["cold_bytes"] or cold_bytes())
         self._pool = known_pool(PoolOrder(**order["target_pool"]), TARGET_SEED)
         self._twin = known_pool(
             PoolOrder(**order["source_pool"] | {"device": order["target_pool"]["device"]}), SOURCE_SEED

@@ -28,6 +28,8 @@ class PairOrder:
     threads: int
     chunk_bytes: int
     is_summed: bool
+    cold_bytes: int | None
+    """Read before each copy, so that its source is in no cache; None: as this machine needs."""
 
 
 @attrs.frozen
@@ -37,7 +39,6 @@ class Arms:
     indexed: tuple[str, ...]
     flat: tuple[str, ...]
     cold_bytes: int
-    """Read before each copy, so that its source is in no cache."""
 
 
 class WrongBytes(Exception):  # noqa: N818 (says it better without Error)

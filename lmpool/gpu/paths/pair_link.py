@@ -7,10 +7,11 @@ import socket
 from pathlib import Path
 
 import attrs
+import torch
 
 from lmpool.gpu.kv_pool import KVPool
 from lmpool.gpu.paths.deadline import Deadline
-from lmpool.gpu.paths.frames import Frame, FrameKind, FrameSocket
+from lmpool.gpu.paths.frames import WINDOW, Frame, FrameKind, FrameSocket
 from lmpool.gpu.paths.group import PairGroup
 from lmpool.gpu.paths.planes import DevicePlanes, HostPlanes, Planes
 from lmpool.gpu.paths.port import CopyOrder, CopyRefused, CopyWatch, PathError, PathKind
@@ -43,6 +44,7 @@ class PairLink:
         self._own = own
         self._frames = FrameSocket(connected)
         self._group: PairGroup | None = None
+        self._stages: list[torch.Tensor] = []
         self.number = 0
         """Of the group, or of the last one."""
 
@@ -50,6 +52,12 @@ class PairLink:
     def usable(self) -> int:
         """Number of the group that this end still has; 0: none."""
         return self.number if self._group is not None else 0
+
+    def stages(self, size_bytes: int) -> list[torch.Tensor]:
+        """One for each chunk of the window, kept from copy to copy: fresh pages would cost as much as a chunk."""
+        if not self._stages or self._stages[0].numel() < size_bytes:
+            self._stages = [self.planes.stage(size_bytes) for _ in range(WINDOW)]
+        return self._stages
 
     def meet(self, number: int) -> PairGroup:
         """The group of that number, which both ends have agreed on. Raises PathError."""

@@ -70,8 +70,7 @@ class _Sending:
 
     def _send(self, group: PairGroup) -> Copied:
         planes, order = self._link.planes, self._order
-        largest = max(chunk_bytes(self._form, chunk) for chunk in self._cut)
-        stages = [planes.stage(largest) for _ in range(WINDOW)]
+        stages = self._link.stages(max(chunk_bytes(self._form, chunk) for chunk in self._cut))
         checksum = done = 0
         for number, chunk in enumerate(self._cut):
             asked = self._link.receive(order, self._deadline, self._watch)

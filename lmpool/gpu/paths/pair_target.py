@@ -59,7 +59,7 @@ class _Receiving:
 
     def run(self) -> Copied:
         group = self._begin()
-        self._stages = [self._link.planes.stage(max(self._sizes)) for _ in range(WINDOW)]
+        self._stages = self._link.stages(max(self._sizes))
         for number in range(min(WINDOW, len(self._cut))):
             self._say(FrameKind.ASK, number, 0)
         before: tuple[Chunk, torch.Tensor] | None = None

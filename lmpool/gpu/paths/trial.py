@@ -62,13 +62,18 @@ def is_equal(one: KVPool, blocks: Blocks, other: KVPool, other_blocks: Blocks) -
     return bool(torch.equal(left, other.tensor[:, :, _indices(other, other_blocks)].view(torch.uint8)))
 
 
-class ColdCaches:
-    """Memory larger than the largest cache, to be read through before something is to be cold."""
+def cold_bytes() -> int:
+    """A quarter more than the largest cache."""
+    sizes = [file.read_text().strip() for file in CACHES.glob("index*/size")]
+    largest = max((int(size[:-1]) * UNITS[size[-1]] for size in sizes), default=32 << 20)
+    return min(COLD_BYTES_MAX, largest + largest // 4)
 
-    def __init__(self) -> None:
-        sizes = [file.read_text().strip() for file in CACHES.glob("index*/size")]
-        largest = max((int(size[:-1]) * UNITS[size[-1]] for size in sizes), default=32 << 20)
-        self.size_bytes = min(COLD_BYTES_MAX, largest + largest // 4)
+
+class ColdCaches:
+    """Memory to be read through before something is to be cold."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
         self._memory = np.ones(self.size_bytes // 8, dtype=np.int64)
 
     def evict(self) -> None:

@@ -1,6 +1,9 @@
 import mmap
 import os
 import signal
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +16,7 @@ import torch
 from lmpool.gpu.kv_pool import BlockShape, allocate_cpu_pool
 from lmpool.gpu.paths.offer import PoolOffer, receive_offer
 from lmpool.gpu.paths.planes import host_planes, pool_form
-from lmpool.gpu.paths.port import CopyCancelled, CopyRefused, PathError
+from lmpool.gpu.paths.port import CopyCancelled, CopyRefused, CopyWatch, PathError
 from lmpool.gpu.paths.shared_memory import SharedMemoryTarget, mapped_planes, readable_descriptor
 from tests.gpu.paths.pools import ODD, SHAPE, WIDE, assert_copied, filled_pool, known_bytes, order, watch
 from tests.gpu.paths.source_process import Source, running_source
@@ -200,3 +203,40 @@ def test_b49_a_killed_sources_memory_stays_readable_and_goes_with_its_last_user(
     assert mappings() == before + 1
     with pytest.raises(PathError, match="closed"):
         path.copy(ordered, watch())
+
+
+def test_other_threads_run_while_a_chunk_is_copied() -> None:
+    """No thread is made to give way here: only what lets go by itself lets another run."""
+    shape = attrs.evolve(SHAPE, kv_heads=16, head_dim=1024)
+    pool, target = allocate_cpu_pool(shape, 40), allocate_cpu_pool(shape, 40)
+    assert pool.descriptor is not None
+    path = SharedMemoryTarget(pool.descriptor, pool_form(pool), target)
+    ordered = attrs.evolve(order(range(40), range(40), chunk_bytes=1 << 30), is_summed=False)
+    ticks = [0]
+    ended = threading.Event()
+
+    def tick() -> None:
+        while not ended.is_set():
+            ticks[0] += 1
+            time.sleep(0)
+
+    def ticks_in_a_chunk() -> int:
+        seen: list[int] = []
+
+        def is_cancelled() -> bool:
+            seen.append(ticks[0])
+            return False
+
+        path.copy(ordered, CopyWatch(is_cancelled, lambda _: seen.append(ticks[0])))
+        return seen[1] - seen[0]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        thread = threading.Thread(target=tick)
+        thread.start()
+        assert any(ticks_in_a_chunk() for _ in range(50))
+    finally:
+        sys.setswitchinterval(interval)
+        ended.set()
+    thread.join()
