@@ -104,7 +104,7 @@ class _Plan:
 
 def propose(view: PlacementView, settings: PlacementSettings, prices: TransferPrices) -> tuple[Proposal, ...]:
     """All that were considered, the admitted ones first; each with its terms, and its gate if it was refused."""
-    proposals: list[tuple[tuple[int, float, Rank, Rank, bytes], Proposal]] = []
+    proposals: list[tuple[tuple[int, float, float, Rank, Rank, bytes], Proposal]] = []
     for held in view.chains:
         for plan in _plans(view, held, settings, prices):
             proposal = _proposal(view, plan, settings, prices)
@@ -117,11 +117,11 @@ def propose(view: PlacementView, settings: PlacementSettings, prices: TransferPr
     )
 
 
-def _key(plan: _Plan, proposal: Proposal) -> tuple[int, float, Rank, Rank, bytes]:
+def _key(plan: _Plan, proposal: Proposal) -> tuple[int, float, float, Rank, Rank, bytes]:
     """A move takes the chain with the fewest visitors, which is nearest to being reclaimed; others the best worth."""
     worth = -proposal.saved_ns / proposal.price.p95_ns
     order = plan.held.hot.weight if plan.occasion is Occasion.MOVE else worth
-    return ORDER[plan.occasion], order, plan.source.rank, plan.target.rank, proposal.last
+    return ORDER[plan.occasion], order, plan.target.wait_ns, plan.source.rank, plan.target.rank, proposal.last
 
 
 def _admit(ranked: Sequence[Proposal], conditions: Conditions, settings: PlacementSettings) -> None:

@@ -1,0 +1,142 @@
+from collections.abc import Sequence
+
+import attrs
+import pytest
+
+from lmpool.core.fetch import Giver, fetches
+from lmpool.core.fleet import RankView, RouteView
+from lmpool.core.ids import MILLISECOND, Epoch, Nanos, Rank, TransferId
+from lmpool.core.prefix import HASH_BYTES
+from lmpool.core.proposal import USUAL, Conditions, Gate, Occasion, PlacementSettings, Proposal
+from lmpool.core.transfer_price import TransferPrices
+from tests.core.places import MILLI, NOW, conditions, flat_prices, pair, underway
+from tests.core.plane import chain, question
+from tests.core.views import decoding_rank, idle_rank, route_view
+
+CHAIN = chain(("a", 40))
+ASKED = question(1, CHAIN, 640)
+CHEAP = flat_prices(1, 2)
+
+
+def seen(ready: Sequence[int], ranks: Sequence[RankView] | None = None) -> RouteView:
+    views = ranks or [idle_rank(rank) for rank in range(len(ready))]
+    return attrs.evolve(route_view(ASKED, views, ready), now=NOW)
+
+
+def pulls(
+    view: RouteView,
+    *,
+    found: Conditions | None = None,
+    settings: PlacementSettings = USUAL,
+    prices: TransferPrices = CHEAP,
+    givers: Sequence[Giver] | None = None,
+) -> list[Proposal | None]:
+    known = givers or [Giver(rank.rank, rank.epoch, depth) for rank, depth in zip(view.ranks, view.ready, strict=True)]
+    return fetches(view, known, settings, prices, found or conditions(8))
+
+
+def one(pull: Proposal | None) -> Proposal:
+    assert pull is not None
+    return pull
+
+
+def test_a_rank_may_be_sent_what_another_one_has() -> None:
+    mine, pull = pulls(seen((40, 0)))
+    assert mine is None
+    found = one(pull)
+    assert (found.occasion, found.pair, found.epochs) == (Occasion.PULL, pair(0, 1), (Epoch(1), Epoch(1)))
+    assert (found.first, found.blocks, found.chain, found.joins) == (0, 40, CHAIN, None)
+    assert (found.gate, found.lease_ns, found.wait_ns) == (None, 0, 0.0)
+    assert found.saved_ns == found.prefill_ns == pytest.approx(64.409 * MILLI, rel=1e-4)
+    assert found.arrives_ns == 1 * MILLI
+
+
+def test_only_what_is_missing_is_sent() -> None:
+    found = one(pulls(seen((40, 15)))[1])
+    assert (found.first, found.blocks) == (15, 25)
+    assert found.chain == CHAIN
+
+
+def test_who_knows_as_much_as_all_others_is_offered_nothing() -> None:
+    assert pulls(seen((0, 0))) == [None, None]
+    assert pulls(seen((40, 40))) == [None, None]
+
+
+def test_a_long_chain_is_pulled_in_part() -> None:
+    found = one(pulls(seen((40, 0)), settings=attrs.evolve(USUAL, blocks_max=10))[1])
+    assert (found.blocks, found.chain) == (10, CHAIN[: 10 * HASH_BYTES])
+
+
+def test_a_pull_that_costs_more_than_its_prefill_is_refused_with_its_terms() -> None:
+    found = one(pulls(seen((40, 0)), prices=flat_prices(30, 50))[1])
+    assert found.gate is Gate.NOT_WORTH_IT
+    assert found.price.median_ns < found.saved_ns < USUAL.safety_ratio * found.price.p95_ns
+
+
+def test_a_rank_that_computes_may_be_sent_blocks() -> None:
+    busy = attrs.evolve(decoding_rank(1, 8, 4_000), pending_ns=500 * MILLI)
+    assert one(pulls(seen((40, 0), [idle_rank(0), busy]))[1]).gate is None
+
+
+def test_a_draining_rank_still_gives() -> None:
+    givers = [Giver(Rank(0), Epoch(1), 0), Giver(Rank(1), Epoch(1), 0), Giver(Rank(7), Epoch(3), 40)]
+    found = pulls(seen((0, 0)), givers=givers)
+    assert [one(pull).pair.source for pull in found] == [7, 7]
+    assert one(found[0]).epochs == (Epoch(3), Epoch(1))
+
+
+def test_the_giver_that_is_free_comes_before_the_one_that_has_more() -> None:
+    running = conditions(8, underway=[underway(0, 5, chain(("b", 9)))])
+    assert one(pulls(seen((40, 30, 0)))[2]).pair == pair(0, 2)
+    assert one(pulls(seen((40, 30, 0)), found=running)[2]).pair == pair(1, 2)
+
+
+def test_a_busy_pair_adds_its_remaining_time() -> None:
+    running = conditions(8, underway=[underway(0, 5, chain(("b", 9)))])
+    refused = one(pulls(seen((40, 0)), found=running)[1])
+    assert (refused.wait_ns, refused.gate) == (15 * MILLI, Gate.RANK_BUSY)
+    assert refused.arrives_ns == 16 * MILLI
+    patient = attrs.evolve(USUAL, pair_wait_max_ns=Nanos(20 * MILLISECOND))
+    assert one(pulls(seen((40, 0)), found=running, settings=patient)[1]).gate is None
+
+
+def test_a_late_transfer_is_taken_at_its_p95() -> None:
+    late = attrs.evolve(underway(0, 5, chain(("b", 9))), began=Nanos(NOW - 18 * MILLISECOND))
+    assert one(pulls(seen((40, 0)), found=conditions(8, underway=[late]))[1]).wait_ns == 22 * MILLI
+
+
+def test_a_pull_joins_a_transfer_of_its_chain() -> None:
+    for blocks in (40, 60, 30):
+        bringing = underway(0, 1, chain(("a", blocks)))
+        found = one(pulls(seen((40, 5)), found=conditions(8, underway=[bringing]))[1])
+        assert found.joins == bringing.transfer == TransferId(Epoch(1), 1)
+        assert (found.first, found.blocks) == (5, min(blocks, 40) - 5)
+        assert (found.arrives_ns, found.gate) == (15 * MILLI, None)
+
+
+def test_nobody_joins_what_takes_longer_than_computing() -> None:
+    bringing = underway(0, 1, CHAIN, price=(500, 600))
+    found = one(pulls(seen((40, 0)), found=conditions(8, underway=[bringing]))[1])
+    assert (found.joins, found.gate) == (bringing.transfer, Gate.NOT_WORTH_IT)
+
+
+def test_a_transfer_of_another_chain_is_not_joined() -> None:
+    bringing = underway(2, 1, chain(("b", 40)))
+    assert one(pulls(seen((40, 0)), found=conditions(8, underway=[bringing]))[1]).joins is None
+
+
+def test_what_a_request_computes_there_is_not_pulled() -> None:
+    view = attrs.evolve(seen((40, 0)), arriving=[0, 20], known=[40, 20])
+    assert one(pulls(view)[1]).gate is Gate.ARRIVING
+
+
+def test_a_pull_needs_a_path() -> None:
+    no_way = attrs.evolve(conditions(8), paths={pair(1, 0): conditions(8).paths[pair(1, 0)]})
+    assert pulls(seen((40, 0)), found=no_way) == [None, None]
+
+
+def test_a_pull_needs_the_blocks_that_its_request_needs_anyway() -> None:
+    short = attrs.evolve(idle_rank(1), blocks_open=39)
+    assert one(pulls(seen((40, 0), [idle_rank(0), short]))[1]).gate is Gate.NO_ROOM
+    enough = attrs.evolve(idle_rank(1), blocks_open=40)
+    assert one(pulls(seen((40, 0), [idle_rank(0), enough]))[1]).gate is None

@@ -1,0 +1,298 @@
+from collections.abc import Sequence
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmpool.core.ids import Epoch, Nanos, Rank
+from lmpool.core.messages.transfer import TransferMode
+from lmpool.core.placement import HeldChain, PlacementView, Site, propose, site_of
+from lmpool.core.prefix import HASH_BYTES, chain_length
+from lmpool.core.proposal import USUAL, Conditions, Gate, Occasion, PlacementSettings, Proposal, busy_with, is_related
+from lmpool.core.transfer_price import TransferPrices
+from tests.core.places import MILLI, NOW, conditions, flat_prices, held, pair, placement_view, site, underway
+from tests.core.plane import chain
+from tests.core.views import decoding_rank
+
+CHEAP = flat_prices(1, 2)
+
+
+def proposed(
+    sites: Sequence[Site],
+    *chains: HeldChain,
+    found: Conditions | None = None,
+    prices: TransferPrices = CHEAP,
+    settings: PlacementSettings = USUAL,
+) -> tuple[Proposal, ...]:
+    return propose(placement_view(sites, chains, found), settings, prices)
+
+
+def admitted(proposals: Sequence[Proposal]) -> list[tuple[Occasion, int, int, int]]:
+    return [
+        (proposal.occasion, proposal.pair.source, proposal.pair.target, proposal.blocks)
+        for proposal in proposals
+        if proposal.gate is None
+    ]
+
+
+def gates(proposals: Sequence[Proposal], occasion: Occasion = Occasion.COPY) -> list[Gate | None]:
+    return [proposal.gate for proposal in proposals if proposal.occasion is occasion]
+
+
+BUSY_AND_IDLE = (site(0, wait=800), site(1))
+
+
+def test_a_hot_chain_goes_from_a_long_queue_to_a_short_one() -> None:
+    (proposal,) = proposed(BUSY_AND_IDLE, held("a", (64, 0)))
+    assert admitted([proposal]) == [(Occasion.COPY, 0, 1, 64)]
+    assert (proposal.mode, proposal.epochs, proposal.first) == (TransferMode.COPY, (1, 1), 0)
+    assert proposal.lease_ns == USUAL.lease_ns
+    assert proposal.reason == (
+        "copy of 64 blocks from rank 0 to rank 1 would save 103.4 ms of 1.0 requests"
+        " and takes 1.0 ms, at P95 2.0 ms; admitted"
+    )
+
+
+def test_what_saves_less_time_than_its_price_is_refused() -> None:
+    dear = flat_prices(50, 70)
+    (proposal,) = proposed(BUSY_AND_IDLE, held("a", (64, 0)), prices=dear)
+    assert proposal.gate is Gate.NOT_WORTH_IT
+    assert proposal.price.median_ns < proposal.saved_ns <= USUAL.safety_ratio * proposal.price.p95_ns
+    assert proposal.reason.endswith("refused: not worth it")
+
+
+def test_nothing_is_copied_while_nobody_waits() -> None:
+    assert gates(proposed((site(0), site(1)), held("a", (64, 0)))) == [Gate.NOT_WORTH_IT]
+
+
+def test_nothing_goes_where_the_wait_is_longer() -> None:
+    assert gates(proposed((site(0), site(1, wait=500)), held("a", (64, 0)))) == [Gate.NOT_WORTH_IT]
+
+
+def test_a_visitor_saves_no_more_than_a_cold_prefill() -> None:
+    (proposal,) = proposed((site(0, wait=1e6), site(1)), held("a", (64, 0), weight=30))
+    assert proposal.saved_ns == pytest.approx(proposal.visitors * proposal.prefill_ns)
+
+
+def test_the_visitors_are_shared_by_the_holders() -> None:
+    one = proposed((site(0, wait=800), site(1), site(2, wait=800)), held("a", (64, 0, 0)))
+    two = proposed((site(0, wait=800), site(1), site(2, wait=800)), held("a", (64, 0, 64)))
+    assert next(proposal.visitors for proposal in one if proposal.pair.target == 1) == pytest.approx(1.0)
+    assert next(proposal.visitors for proposal in two) == pytest.approx(2 / 3)
+
+
+def test_what_is_nowhere_is_not_proposed() -> None:
+    hot = held("a", (64, 0)).hot
+    assert proposed(BUSY_AND_IDLE, HeldChain(hot, (0, 0), (0, 0))) == ()
+
+
+def test_no_tail_is_sent_without_its_beginning() -> None:
+    """Neither what its own beginning lacks at the source, nor what the target could not attach to anything."""
+    hot = held("a", (64, 0)).hot
+    (proposal,) = proposed(BUSY_AND_IDLE, HeldChain(hot, (40, 10), (0, 0)))
+    assert (proposal.first, proposal.blocks) == (10, 30)
+    assert proposal.chain == hot.chain[: 40 * HASH_BYTES]
+
+
+def test_a_long_chain_goes_in_parts_to_its_end() -> None:
+    parts: list[tuple[int, int]] = []
+    depth = 0
+    while depth < 250:
+        found = proposed(BUSY_AND_IDLE, held("a", (250, depth)), settings=attrs.evolve(USUAL, blocks_max=100))
+        (proposal,) = found
+        assert proposal.gate is None
+        parts.append((proposal.first, proposal.blocks))
+        depth = proposal.first + proposal.blocks
+        assert chain_length(proposal.chain) == depth
+    assert parts == [(0, 100), (100, 100), (200, 50)]
+
+
+def test_every_pair_with_a_path_is_considered() -> None:
+    sites = [site(0, wait=800), *[site(rank) for rank in range(1, 5)]]
+    found = proposed(sites, held("a", (64, 0, 0, 0, 0)))
+    assert sorted(proposal.pair.target for proposal in found) == [1, 2, 3, 4]
+    paths = {known: means for known, means in conditions(5).paths.items() if known in (pair(0, 2), pair(2, 4))}
+    found = proposed(sites, held("a", (64, 0, 0, 0, 0)), found=attrs.evolve(conditions(5), paths=paths))
+    assert admitted(found) == [(Occasion.COPY, 0, 2, 64)]
+
+
+def test_the_source_sends_nothing_else_if_another_holder_can() -> None:
+    sites = [site(0, wait=800), site(1, wait=900), site(2)]
+    running = conditions(3, underway=[underway(0, 1, chain(("other", 5)))])
+    assert admitted(proposed(sites, held("a", (64, 64, 0)), found=running)) == [(Occasion.COPY, 1, 2, 64)]
+
+
+def test_the_first_of_several_takes_its_ranks_and_its_chain() -> None:
+    sites = [site(0, wait=800), site(1), site(2), site(3, wait=700)]
+    found = proposed(
+        sites, held("a", (64, 0, 0, 0), weight=20), held("b", (32, 0, 0, 0), weight=18), held("c", (0, 0, 0, 48))
+    )
+    assert sorted(admitted(found)) == [(Occasion.COPY, 0, 1, 64), (Occasion.COPY, 3, 2, 48)]
+    refused = {proposal.gate for proposal in found if proposal.saved_ns > 0 and proposal.gate}
+    assert {Gate.CHAIN_TAKEN, Gate.RANK_BUSY} <= refused
+
+
+def test_a_chain_under_way_and_its_beginning_are_not_proposed_again() -> None:
+    running = conditions(3, underway=[underway(2, 1, chain(("a", 64)))])
+    for blocks in (64, 20, 80):
+        assert set(gates(proposed([*BUSY_AND_IDLE, site(2)], held("a", (blocks, 0, 0)), found=running))) == {
+            Gate.CHAIN_TAKEN
+        }
+
+
+def test_what_a_request_computes_there_is_not_sent() -> None:
+    (proposal,) = proposed(BUSY_AND_IDLE, attrs.evolve(held("a", (64, 0)), arriving=(0, 64)))
+    assert proposal.gate is Gate.ARRIVING
+
+
+def test_what_was_sent_lately_cools_and_so_do_ranks_that_failed() -> None:
+    hot = held("a", (64, 0))
+    last = hot.hot.chain[-HASH_BYTES:]
+    chains = conditions(2, chain_until={(last, Rank(1)): Nanos(NOW + 1)})  # type: ignore[dict-item]
+    assert gates(proposed(BUSY_AND_IDLE, hot, found=chains)) == [Gate.CHAIN_COOLS]
+    for rank in (0, 1):
+        ranks = conditions(2, rank_until={Rank(rank): Nanos(NOW + 1)})
+        assert gates(proposed(BUSY_AND_IDLE, hot, found=ranks)) == [Gate.RANK_COOLS]
+    over = conditions(2, chain_until={(last, Rank(1)): NOW}, rank_until={Rank(0): NOW})  # type: ignore[dict-item]
+    assert gates(proposed(BUSY_AND_IDLE, hot, found=over)) == [None]
+
+
+def test_no_more_than_the_limit_are_under_way() -> None:
+    running = conditions(6, underway=[underway(2, 3, chain(("x", 5)))])
+    sites = [site(rank, wait=800 if rank % 2 == 0 else 0) for rank in range(6)]
+    chains = [held("a", (64, 0, 0, 0, 0, 0)), held("b", (0, 0, 0, 0, 64, 0))]
+    assert len(admitted(proposed(sites, *chains, found=running, settings=attrs.evolve(USUAL, transfers_max=3)))) == 2
+    assert len(admitted(proposed(sites, *chains, found=running, settings=attrs.evolve(USUAL, transfers_max=2)))) == 1
+    assert admitted(proposed(sites, *chains, found=running, settings=attrs.evolve(USUAL, transfers_max=1))) == []
+
+
+def test_a_full_cache_does_not_stop_a_copy() -> None:
+    target = attrs.evolve(site(1), blocks_free=0, blocks_open=900)
+    assert admitted(proposed((site(0, wait=800), target), held("a", (64, 0)))) == [(Occasion.COPY, 0, 1, 64)]
+
+
+def test_a_rank_that_reclaims_moves_to_one_with_free_blocks() -> None:
+    found = proposed((site(0, free=0), site(1)), held("a", (64, 0)), held("b", (64, 0), weight=2))
+    assert admitted(found) == [(Occasion.MOVE, 0, 1, 64)]
+    (moved,) = [proposal for proposal in found if proposal.gate is None]
+    assert moved.mode is TransferMode.MOVE
+    assert moved.chain == chain(("b", 64))  # the one with fewer visitors
+
+
+def test_what_another_rank_holds_too_is_not_moved() -> None:
+    found = proposed((site(0, free=0), site(1), site(2)), held("a", (64, 0, 64)))
+    assert gates(found, Occasion.MOVE) == []
+
+
+def test_a_move_has_nothing_reclaimed_at_its_target() -> None:
+    target = attrs.evolve(site(1), blocks_free=0, blocks_open=900)
+    assert gates(proposed((site(0, free=0), target), held("a", (64, 0))), Occasion.MOVE) == [Gate.NO_ROOM]
+
+
+def test_what_only_a_draining_rank_holds_is_saved() -> None:
+    sites = (site(0, is_draining=True), site(1, wait=300), site(2))
+    found = proposed(sites, held("a", (64, 0, 0)), held("b", (64, 64, 0)))
+    (proposal,) = [proposal for proposal in found if proposal.gate is None]
+    assert admitted(found) == [(Occasion.DRAIN, 0, 2, 64)]
+    assert (proposal.chain, proposal.mode) == (chain(("a", 64)), TransferMode.COPY)
+
+
+def test_nothing_goes_to_a_draining_rank() -> None:
+    assert proposed((site(0, wait=800), site(1, is_draining=True)), held("a", (64, 0))) == ()
+
+
+def test_leases_end_at_their_share_of_the_rank() -> None:
+    leased = conditions(2, leased={Rank(1): 100})
+    assert [proposal.lease_ns for proposal in proposed(BUSY_AND_IDLE, held("a", (25, 0)), found=leased)] == [
+        USUAL.lease_ns
+    ]
+    assert [proposal.lease_ns for proposal in proposed(BUSY_AND_IDLE, held("a", (26, 0)), found=leased)] == [0]
+
+
+def test_a_site_is_a_rank_as_its_view_has_it() -> None:
+    view = decoding_rank(3, 2, 800)
+    found = site_of(attrs.evolve(view, blocks_free=-5), 7.0, is_draining=True)
+    assert (found.rank, found.epoch, found.holder, found.wait_ns, found.is_draining) == (3, Epoch(1), 8, 7.0, True)
+    assert (found.blocks, found.blocks_free, found.blocks_open) == (1_000, 0, view.blocks_open)
+
+
+# Whatever is seen
+
+RANKS = 4
+SITE = st.tuples(st.floats(0, 1e4), st.integers(0, 1000), st.booleans())
+CHAIN = st.tuples(
+    st.sampled_from(["a", "b", "c"]),
+    st.lists(st.integers(0, 90), min_size=RANKS, max_size=RANKS),
+    st.lists(st.sampled_from([0, 0, 0, 5]), min_size=RANKS, max_size=RANKS),
+    st.floats(0.01, 50),
+    st.integers(1, 50),
+)
+UNDERWAY = st.tuples(st.permutations(range(RANKS)), st.sampled_from(["a", "x"]), st.integers(1, 90))
+
+
+@st.composite
+def views(draw: st.DrawFn) -> PlacementView:
+    sites = [
+        site(rank, wait=wait, free=free, is_draining=drains)
+        for rank, (wait, free, drains) in enumerate(draw(st.lists(SITE, min_size=RANKS, max_size=RANKS)))
+    ]
+    chains = []
+    for label, depths, arriving, weight, visits in draw(st.lists(CHAIN, max_size=4)):
+        if max(depths) > 0:
+            known = held(label, depths, weight=weight, visits=visits)
+            chains.append(attrs.evolve(known, arriving=arriving))
+    running = [
+        underway(ranks[0], ranks[1], chain((label, blocks)))
+        for ranks, label, blocks in draw(st.lists(UNDERWAY, max_size=1))
+    ]
+    cooling = draw(st.dictionaries(st.integers(0, RANKS - 1).map(Rank), st.integers(-1, 1), max_size=2))
+    until = {rank: Nanos(NOW + sign) for rank, sign in cooling.items()}
+    return placement_view(sites, chains, conditions(RANKS, underway=running, rank_until=until))
+
+
+@given(views(), st.floats(0.1, 200), st.floats(1, 3))
+def test_no_admitted_proposal_passes_a_gate_that_it_fails(view: PlacementView, median: float, spread: float) -> None:
+    proposals = propose(view, USUAL, flat_prices(median, median * spread))
+    passed = [proposal for proposal in proposals if proposal.gate is None]
+    assert list(proposals[: len(passed)]) == passed
+    assert len(passed) + len(view.conditions.underway) <= USUAL.transfers_max
+    depths = {(held.hot.chain, held.hot.weight): held for held in view.chains}
+    for proposal in passed:
+        source, target = view.sites[proposal.pair.source], view.sites[proposal.pair.target]
+        assert not target.is_draining
+        assert source is not target
+        assert proposal.blocks >= USUAL.blocks_min
+        assert chain_length(proposal.chain) == proposal.first + proposal.blocks
+        assert proposal.saved_ns > USUAL.safety_ratio * proposal.price.p95_ns
+        assert proposal.saved_ns <= proposal.visitors * proposal.prefill_ns * (1 + 1e-9)
+        assert target.blocks_open - proposal.blocks >= int(USUAL.room_share * target.blocks)
+        assert all(view.conditions.rank_until.get(rank, NOW) <= NOW for rank in proposal.pair)
+        assert not busy_with(view.conditions, proposal.pair)
+        assert not any(is_related(proposal.chain, other.chain) for other in view.conditions.underway)
+        assert any(
+            known.hot.chain.startswith(proposal.chain)
+            and known.depths[source.rank] * HASH_BYTES >= len(proposal.chain)
+            and known.depths[target.rank] == proposal.first
+            and known.arriving[target.rank] == 0
+            and known.hot.visits >= USUAL.visits_min
+            for known in depths.values()
+        )
+    for side in (0, 1):
+        ranks = [proposal.pair[side] for proposal in passed]
+        assert len(ranks) == len(set(ranks))
+
+
+@given(views())
+def test_the_order_of_the_chains_changes_nothing(view: PlacementView) -> None:
+    other = attrs.evolve(view, chains=list(reversed(view.chains)))
+    one, two = (propose(seen, USUAL, flat_prices(5, 9)) for seen in (view, other))
+    labels = [known.hot.chain for known in view.chains]
+    if len(labels) == len(set(labels)):
+        assert [repr(proposal) for proposal in one] == [repr(proposal) for proposal in two]
+
+
+def test_times_are_nanoseconds() -> None:
+    (proposal,) = proposed(BUSY_AND_IDLE, held("a", (64, 0)))
+    assert proposal.prefill_ns == pytest.approx(103.448 * MILLI, rel=1e-4)
+    assert proposal.arrives_ns == pytest.approx(1 * MILLI)

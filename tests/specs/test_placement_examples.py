@@ -1,0 +1,72 @@
+import attrs
+import pytest
+
+from lmpool.core.ids import Nanos
+from lmpool.core.placement import propose
+from lmpool.core.proposal import USUAL, Gate, Occasion
+from lmpool.core.transfer_price import TransferPrices
+from tests.core.places import MILLI, flat_prices, held, pair, placement_view, point, profile, site
+from tests.specs.tables import names_of_tests, read_rows
+
+CALIBRATED = profile(point(1, (1, 2), (2, 6)), point(8, (7, 11), (2, 8)))
+
+
+def observed(cell: str) -> list[float]:
+    times: list[float] = []
+    for word in cell.split():
+        if word.startswith("x"):
+            times += times[-1:] * (int(word[1:]) - 1)
+        else:
+            times.append(float(word))
+    return times
+
+
+@pytest.mark.parametrize("row", read_rows("placement.md", "Price"), ids=lambda row: str(row["example"]))
+def test_price(row: dict[str, str]) -> None:
+    prices = TransferPrices(CALIBRATED)
+    for time in observed(row["observed"]):
+        expected = prices.price(pair(0, 1), 8)
+        prices.observe(Nanos(0), pair(0, 1), 8, expected, Nanos(round(time * MILLI)))
+    price = prices.price(pair(0, 1), int(row["blocks"]))
+    assert (f"{price.median_ns / MILLI:.3f}", f"{price.p95_ns / MILLI:.3f}") == (row["median"], row["P95"])
+
+
+@pytest.mark.parametrize("row", read_rows("placement.md", "Gates worked"), ids=lambda row: str(row["example"]))
+def test_proposals(row: dict[str, str]) -> None:
+    occasion = Occasion(row["occasion"])
+    waits, depths, free = (row[name].split() for name in ("waits", "depths", "free"))
+    sites = [
+        site(
+            rank,
+            wait=float(waits[rank]),
+            free=int(free[rank]),
+            is_draining=occasion is Occasion.DRAIN and rank == 0,
+        )
+        for rank in range(2)
+    ]
+    chain = held("a", list(map(int, depths)), weight=float(row["weight"]), visits=int(row["visits"]))
+    proposals = propose(placement_view(sites, [chain]), USUAL, flat_prices(15, 40))
+    (proposal,) = [proposal for proposal in proposals if proposal.occasion is occasion]
+    assert proposal.pair == pair(0, 1)
+    found = {
+        "blocks": str(proposal.blocks),
+        "visitors": f"{proposal.visitors:.1f}",
+        "saved": f"{proposal.saved_ns / MILLI:.3f}",
+        "gate": "" if proposal.gate is None else proposal.gate.value,
+    }
+    assert found == {name: row[name] for name in found}
+
+
+def test_every_gate_stands_in_the_table() -> None:
+    assert sorted(row["gate"] for row in read_rows("placement.md", "Gates")) == sorted(gate.value for gate in Gate)
+
+
+def test_the_settings_are_those_of_the_table() -> None:
+    rows = {row["setting"]: row for row in read_rows("placement.md", "Settings")}
+    assert {name: float(row["value"]) for name, row in rows.items()} == attrs.asdict(USUAL)
+    assert all(row["reason"] for row in rows.values())
+
+
+def test_the_faults_of_the_reference_are_tests_here() -> None:
+    rows = read_rows("placement.md", "What the reference does, and what is here")
+    assert [row["test"] for row in rows if row["test"] not in names_of_tests()] == []
