@@ -1,6 +1,6 @@
 """Pull on route: bringing a rank the blocks that it lacks of a request, instead of computing them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -15,7 +15,6 @@ from lmpool.core.proposal import (
     PlacementSettings,
     Proposal,
     Underway,
-    busy_with,
     chain_prefill_ns,
     gate_of,
     is_related,
@@ -44,22 +43,29 @@ def fetches(
     conditions: Conditions,
 ) -> list[Proposal | None]:
     """For each rank of the view its best pull, with the gate that refuses it. None: nobody has more than it."""
-    deepest = max([giver.depth for giver in givers], default=0)
+    order = sorted(givers, key=_by_depth)
+    deepest = order[0].depth if order else 0
+    now, sending, receiving = view.now, dict[Rank, float](), dict[Rank, float]()
+    for other in conditions.underway:
+        sending[other.pair.source] = receiving[other.pair.target] = other.remaining_ns(now)
     found: list[Proposal | None] = []
     for index, rank in enumerate(view.ranks):
-        ready = view.ready[index]
-        if deepest <= view.known[index]:
-            found.append(None)
-            continue
-        joined = _joined(view, index, conditions)
-        giver = None if joined is not None else _giver(view.now, rank.rank, ready, givers, conditions)
-        if joined is not None:
-            found.append(_join(view, index, joined, conditions))
-        elif giver is not None:
-            found.append(_pull(view, index, giver, settings, prices, conditions))
-        else:
-            found.append(None)
+        pull: Proposal | None = None
+        if deepest > view.known[index]:
+            joined = _joined(view, index, conditions)
+            if joined is not None:
+                pull = _join(view, index, joined, conditions)
+            else:
+                giver = _giver(rank.rank, view.ready[index], order, sending, conditions)
+                if giver is not None:
+                    wait = max(sending.get(giver.rank, 0.0), receiving.get(rank.rank, 0.0))
+                    pull = _pull(view, index, giver, wait, settings, prices, conditions)
+        found.append(pull)
     return found
+
+
+def _by_depth(giver: Giver) -> tuple[int, Rank]:
+    return -giver.depth, giver.rank
 
 
 def _joined(view: RouteView, index: int, conditions: Conditions) -> Underway | None:
@@ -73,19 +79,20 @@ def _joined(view: RouteView, index: int, conditions: Conditions) -> Underway | N
 
 
 def _giver(
-    now: Nanos, target: Rank, ready: int, givers: Sequence[Giver], conditions: Conditions
-) -> tuple[Giver, float] | None:
-    """Who is done with others first, then who has most; and when it is."""
-    best: tuple[float, int, Rank] | None = None
-    chosen: Giver | None = None
-    for giver in givers:
-        pair = Pair(giver.rank, target)
-        if giver.depth > ready and giver.rank != target and pair in conditions.paths:
-            wait = max([other.remaining_ns(now) for other in busy_with(conditions, pair)], default=0.0)
-            key = (wait, -giver.depth, giver.rank)
-            if best is None or key < best:
-                best, chosen = key, giver
-    return None if best is None or chosen is None else (chosen, best[0])
+    target: Rank, ready: int, order: Sequence[Giver], sending: Mapping[Rank, float], conditions: Conditions
+) -> Giver | None:
+    """Who is done with others first, then who has most."""
+    least, chosen = 0.0, None
+    for giver in order:
+        if giver.depth <= ready:
+            break
+        if giver.rank != target and (giver.rank, target) in conditions.paths:
+            wait = sending.get(giver.rank, 0.0)
+            if chosen is None or wait < least:
+                least, chosen = wait, giver
+            if wait <= 0.0:
+                break
+    return chosen
 
 
 def _join(view: RouteView, index: int, joined: Underway, conditions: Conditions) -> Proposal:
@@ -117,12 +124,12 @@ def _join(view: RouteView, index: int, joined: Underway, conditions: Conditions)
 def _pull(
     view: RouteView,
     index: int,
-    giver_wait: tuple[Giver, float],
+    giver: Giver,
+    wait: float,
     settings: PlacementSettings,
     prices: TransferPrices,
     conditions: Conditions,
 ) -> Proposal:
-    giver, wait = giver_wait
     rank, ready = view.ranks[index], view.ready[index]
     pair = Pair(giver.rank, rank.rank)
     blocks = min(giver.depth - ready, settings.blocks_max)

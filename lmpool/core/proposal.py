@@ -16,6 +16,10 @@ from lmpool.core.rates import Rates
 from lmpool.core.transfer_price import Pair, Price
 
 
+LATE_NS = float(MILLISECOND)
+"""A transfer that should be over takes so much longer, as far as others reckon: never nothing, or it would look free."""
+
+
 class Occasion(Enum):
     PULL = "pull"
     """A request goes to a rank that lacks what another one has."""
@@ -128,10 +132,10 @@ class Underway:
     price: Price
 
     def remaining_ns(self, now: Nanos) -> float:
-        """By its median; when that has passed, by its P95; a late one is about to end."""
+        """By its median; when that has passed, by its P95; a late one may end at any time."""
         elapsed = now - self.began
         median, p95 = self.price.median_ns, self.price.p95_ns
-        return max(median - elapsed, 0.0) if elapsed < median else max(p95 - elapsed, 0.0)
+        return max((median if elapsed < median else p95) - elapsed, LATE_NS)
 
 
 @attrs.define
