@@ -33,11 +33,12 @@ class Rectangle:
 
 class CopyEngine(Protocol):
     def memory_handle(self, address: int) -> tuple[bytes, int]:
-        """Of the allocation that holds `address`, and how far into it that is."""
+        """Of the allocation that holds `address`, and how far into it that is. Raises PathError, as on expandable
+        segments of torch's allocator, which have no such handle."""
         ...
 
-    def open_handle(self, handle: bytes) -> int:
-        """Where the peer's allocation is in this process. Raises CopyRefused."""
+    def open_handle(self, handle: bytes) -> tuple[int, int]:
+        """Where the peer's allocation is in this process, and its size. Raises CopyRefused."""
         ...
 
     def close_handle(self, address: int) -> None: ...
@@ -85,19 +86,19 @@ class CudaDriver:
             raise CopyRefused(f"the CUDA driver cannot be loaded: {error}") from error
 
     def memory_handle(self, address: int) -> tuple[bytes, int]:
-        base, size, handle = ctypes.c_uint64(), ctypes.c_size_t(), _Handle()
-        self._call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address))
-        self._call("cuIpcGetMemHandle", ctypes.byref(handle), base)
-        return bytes(handle), address - base.value
+        base, _ = self._allocation(address)
+        handle = _Handle()
+        self._call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(base))
+        return bytes(handle), address - base
 
-    def open_handle(self, handle: bytes) -> int:
+    def open_handle(self, handle: bytes) -> tuple[int, int]:
         address = ctypes.c_uint64()
         structure = _Handle.from_buffer_copy(handle)
         try:
             self._call("cuIpcOpenMemHandle_v2", ctypes.byref(address), structure, ctypes.c_uint(_LAZY_PEER_ACCESS))
         except PathError as error:
             raise CopyRefused(f"the peer's device memory cannot be opened: {error}") from error
-        return address.value
+        return self._allocation(address.value)
 
     def close_handle(self, address: int) -> None:
         self._call("cuIpcCloseMemHandle", ctypes.c_uint64(address))
@@ -114,6 +115,11 @@ class CudaDriver:
             Height=rectangle.rows,
         )
         self._call("cuMemcpy2DAsync_v2", ctypes.byref(order), ctypes.c_void_p(stream))
+
+    def _allocation(self, address: int) -> tuple[int, int]:
+        base, size = ctypes.c_uint64(), ctypes.c_size_t()
+        self._call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address))
+        return base.value, size.value
 
     def _call(self, name: str, *arguments: object) -> None:
         code = getattr(self._library, name)(*arguments)

@@ -17,6 +17,7 @@ from lmpool.gpu.paths.port import (
     Copied,
     CopyCancelled,
     CopyOrder,
+    CopyRefused,
     CopyWatch,
     PathError,
     PoolForm,
@@ -69,8 +70,12 @@ class CudaIPCTarget:
         self._source_form = form
         self._target = (pool.tensor.data_ptr(), self._planes.form)
         self._set_device()
-        self._opened: int | None = engine.open_handle(memory.handle)
+        self._opened: int | None
+        self._opened, held = engine.open_handle(memory.handle)
         self._offset = memory.offset
+        if memory.offset + form.size_bytes > held:
+            self.close()
+            raise CopyRefused(f"the source's memory has {held} bytes, and its pool would end beyond them")
 
     def copy(self, order: CopyOrder, watch: CopyWatch) -> Copied:
         if self._opened is None:

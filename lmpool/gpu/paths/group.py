@@ -5,9 +5,10 @@ read. Gloo goes through the loopback device. NCCL is written from torch's docume
 yet.
 """
 
+import os
 import time
 from collections import deque
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +25,8 @@ SOURCE, TARGET = 0, 1
 MEET_S = 10.0
 LOOK_S = 50e-6
 """NCCL's work has no wait with an end, so it is looked at this often."""
+NCCL_SETTINGS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+"""By default torch's watchdog ends the process when a payload is late; here a late payload ends its transfer."""
 
 
 class _Backend(Protocol):
@@ -41,6 +44,8 @@ class PairGroup:
         self._other = TARGET if own == SOURCE else SOURCE
         self._stream = stream
         self._meeting = meeting
+        self._has_met = False
+        """A payload has got through, so both ends have read all they want from the file: NCCL reads it only then."""
         self._works: deque[Work] = deque()
         """Begun and not finished. Nobody else holds one, or the group would live as long as that."""
         try:
@@ -84,15 +89,15 @@ class PairGroup:
         except RuntimeError as error:
             raise PathError(f"{self._kind.value} lost the payload: {_first_line(error)}") from error
         self._works.popleft()
-
-    def forget_meeting(self) -> None:
-        """Both ends have come: nobody needs the file any more."""
-        self._meeting.unlink(missing_ok=True)
+        if not self._has_met:
+            self._has_met = True
+            self._meeting.unlink(missing_ok=True)
 
     def close(self) -> None:
         """The other end finds out at once."""
         if self._kind is PathKind.NCCL:
-            self._backend.abort()
+            with suppress(RuntimeError):  # an abort of what is broken
+                self._backend.abort()
         self._works.clear()
         del self._backend
         self._meeting.unlink(missing_ok=True)
@@ -118,6 +123,8 @@ def _nccl(store: Store, own: int) -> Any:
         raise CopyRefused(f"torch {torch.__version__} is built without NCCL")
     from torch.distributed.distributed_c10d import ProcessGroupNCCL  # noqa: PLC0415 (not in CPU builds)
 
+    for name, value in NCCL_SETTINGS.items():
+        os.environ.setdefault(name, value)
     options = ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=MEET_S)
     return ProcessGroupNCCL(store, own, 2, options)

@@ -78,7 +78,6 @@ class _Sending:
                 return self._stop(group)
             if (asked.kind, asked.number) != (FrameKind.ASK, number):
                 raise PathError(f"the target asks for chunk {asked.number} instead of {number}")
-            group.forget_meeting()
             if group.pending == WINDOW:
                 group.finish(self._deadline)
             packed = stages[number % WINDOW][: chunk_bytes(self._form, chunk)]

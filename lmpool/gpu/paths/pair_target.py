@@ -114,8 +114,6 @@ class _Receiving:
         frame = self._link.receive(self._order, self._deadline, self._watch)
         if (frame.kind, frame.number, frame.size_bytes) != (FrameKind.CHUNK, number, self._sizes[number]):
             raise PathError(f"chunk {number} of {self._sizes[number]} bytes was asked for, and {frame} has come")
-        assert self._group is not None
-        self._group.forget_meeting()
         return frame
 
     def _check(self, frame: Frame, packed: torch.Tensor) -> None:

@@ -10,8 +10,6 @@ from typing import Protocol
 
 import attrs
 
-TIMEOUT_S = 30.0
-
 
 class PathKind(Enum):
     SHARED_MEMORY = "shm"

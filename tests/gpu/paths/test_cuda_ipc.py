@@ -28,13 +28,14 @@ class HostEngine:
     def __init__(self) -> None:
         self.opened: list[int] = []
         self.copies = 0
+        self.held = 1 << 30
 
     def memory_handle(self, address: int) -> tuple[bytes, int]:
         return (address - OFFSET).to_bytes(64, "little"), OFFSET
 
-    def open_handle(self, handle: bytes) -> int:
+    def open_handle(self, handle: bytes) -> tuple[int, int]:
         self.opened.append(int.from_bytes(handle, "little"))
-        return self.opened[-1]
+        return self.opened[-1], self.held
 
     def close_handle(self, address: int) -> None:
         self.opened.remove(address)
@@ -93,6 +94,14 @@ def test_another_form_and_foreign_ids_are_refused() -> None:
         target_of(source, filled_pool(attrs.evolve(SHAPE, layers=2), 4, 1), engine)
     with pytest.raises(CopyRefused):
         target_of(source, filled_pool(SHAPE, 9, 1), engine).copy(order([4], [0]), watch())
+
+
+def test_memory_that_is_smaller_than_its_form_is_refused() -> None:
+    source, engine = filled_pool(SHAPE, 4, 1), HostEngine()
+    engine.held = OFFSET + source.size_bytes - 1
+    with pytest.raises(CopyRefused, match="beyond"):
+        target_of(source, filled_pool(SHAPE, 4, 2), engine)
+    assert engine.opened == []
 
 
 def test_the_handle_travels_in_the_offer() -> None:
