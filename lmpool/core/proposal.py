@@ -15,9 +15,8 @@ from lmpool.core.prefix import HASH_BYTES, chain_length, hash_at
 from lmpool.core.rates import Rates
 from lmpool.core.transfer_price import Pair, Price
 
-
 LATE_NS = float(MILLISECOND)
-"""A transfer that should be over takes so much longer, as far as others reckon: never nothing, or it would look free."""
+"""What a transfer that should be over still takes, as others reckon: never nothing, or its ranks would look free."""
 
 
 class Occasion(Enum):
