@@ -1,9 +1,11 @@
 """The embedded engine, with control and workers as real child processes and integers for a model."""
 
 import asyncio
+import gc
 import os
 import signal
 import threading
+from collections import Counter
 from contextlib import aclosing
 from pathlib import Path
 
@@ -54,6 +56,14 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+def objects() -> Counter[str]:
+    """Of this package's own classes, and tasks."""
+    gc.collect()
+    kinds = [type(item) for item in gc.get_objects()]
+    own = [kind for kind in kinds if str(kind.__module__).startswith("lmpool.") or kind is asyncio.Task]
+    return Counter(kind.__qualname__ for kind in own)
+
+
 @on_both_loops
 def test_every_form_of_a_prompt_is_answered(run: Run, model: Path, tmp_path: Path) -> None:
     async def body() -> None:
@@ -85,8 +95,8 @@ def test_b63_opened_and_closed_ten_times_it_leaves_nothing(model: Path, tmp_path
                 assert await text_of(engine, "hello world")
             assert children() == []
             assert os.listdir(tmp_path) == []
-            counts.append((descriptors(), threading.active_count()))
-        assert counts[-1] == counts[0]
+            counts.append((descriptors(), threading.active_count(), objects()))
+        assert counts[-1] == counts[1]
         with pytest.raises(EngineClosed):
             await text_of(engine, "hello")
 

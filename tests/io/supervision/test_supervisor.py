@@ -5,6 +5,7 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from lmpool.io.errors import StartFailed
 from lmpool.io.settings.sources import program_settings
+from lmpool.io.supervision.listener import listen
 from lmpool.io.supervision.supervisor import Supervisor
 from tests.io.loops import Run, on_both_loops
 
@@ -32,12 +34,14 @@ class Stage:
         self._news = asyncio.Event()
         self._monkeypatch = monkeypatch
 
-    def supervisor(self, script: dict[str, list[list[str]]], **values: object) -> Supervisor:
+    def supervisor(
+        self, script: dict[str, list[list[str]]], listener: socket.socket | None = None, **values: object
+    ) -> Supervisor:
         (self._folder / "script").write_text(json.dumps(script))
         self._monkeypatch.setenv("SCRIPT", str(self._folder / "script"))
         quick = {"restart_pause_seconds": 0.01, "restart_pause_max_seconds": 0.02, "restarts": 2}
         usual = {"run_folder": self._folder / "runs", "replicas": 2, "cache_folder": self._folder}
-        return Supervisor(program_settings({**quick, **usual, **values}), None, self._say, PROGRAM)
+        return Supervisor(program_settings({**quick, **usual, **values}), listener, self._say, PROGRAM)
 
     async def until_said(self, part: str, times: int) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -184,6 +188,22 @@ def test_what_fails_in_service_again_and_again_ends_the_run_with_the_first_cause
         lines = await supervisor.failed()
         assert lines[0] == "lmpool: the server ends: control: was killed by signal 11 (SIGSEGV, exit code 139)"
         assert lines[-1] == "in the end control: ended with exit code 4"
+        await supervisor.stop(0)
+        stage.all_gone()
+
+    run(main())
+
+
+@on_both_loops
+def test_an_ingress_that_cannot_be_kept_up_ends_the_run_and_tells_what_failed_first(run: Run, stage: Stage) -> None:
+    async def main() -> None:
+        supervisor = stage.supervisor({"ingress": [["ready"], ["exit:5"]]}, listener=listen("127.0.0.1", 0))
+        await supervisor.start()
+        os.kill(stage.lives("ingress")[0][0], signal.SIGKILL)
+        lines = await supervisor.failed()
+        assert lines[0] == "lmpool: the server ends: ingress: was killed by signal 9 (SIGKILL, exit code 137)"
+        assert lines[-1] == "in the end ingress: ended with exit code 5"
+        assert len(stage.lives("ingress")) == 3
         await supervisor.stop(0)
         stage.all_gone()
 
