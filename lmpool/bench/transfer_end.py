@@ -13,14 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from lmpool.gpu.paths.cuda_driver import CudaDriver
-from lmpool.gpu.paths.cuda_ipc import CudaIPCTarget
+from lmpool.gpu.paths.ends import open_source, open_target
 from lmpool.gpu.paths.group import has_nccl
-from lmpool.gpu.paths.offer import receive_offer, send_offer
-from lmpool.gpu.paths.pair_link import PairSettings
-from lmpool.gpu.paths.pair_source import PairSource
-from lmpool.gpu.paths.pair_target import PairTarget
-from lmpool.gpu.paths.port import CopyOrder, CopyWatch, DataPath, PathKind
-from lmpool.gpu.paths.shared_memory import SharedMemoryTarget
+from lmpool.gpu.paths.port import CopyOrder, CopyWatch, PathKind, PathSettings
 from lmpool.gpu.paths.trial import (
     ColdCaches,
     PlainCopies,
@@ -33,27 +28,21 @@ from lmpool.gpu.paths.trial import (
 )
 
 SOURCE_SEED, TARGET_SEED = 1, 2
-OFFER_S = 120.0
 WATCH = CopyWatch(lambda: False, lambda _: None)
-PAIRED = (PathKind.GLOO, PathKind.NCCL)
 
 
 class SourceEnd:
-    def __init__(self, order: dict[str, Any], offers: socket.socket, frames: socket.socket) -> None:
-        kind = PathKind(order["path"])
-        self._pool = known_pool(PoolOrder(**order["source_pool"]), SOURCE_SEED)
-        self._pair = PairSource(_pair_settings(order), frames, self._pool) if kind in PAIRED else None
-        if self._pair is None:
-            send_offer(offers, self._pool, CudaDriver() if kind is PathKind.CUDA_IPC else None)
+    def __init__(self, order: dict[str, Any], connected: socket.socket) -> None:
+        pool = known_pool(PoolOrder(**order["source_pool"]), SOURCE_SEED)
+        self._path = open_source(_settings(order), connected, pool, _engine(order))
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """The only question: serve this copy. Answered when the source is done with it."""
-        assert self._pair is not None
-        return {"size_bytes": self._pair.copy(_copy_order(question), WATCH).size_bytes}
+        """The only question: this copy. Answered when the source is done with it."""
+        return {"size_bytes": self._path.copy(_copy_order(question), WATCH).size_bytes}
 
 
 class TargetEnd:
-    def __init__(self, order: dict[str, Any], offers: socket.socket, frames: socket.socket) -> None:
+    def __init__(self, order: dict[str, Any], connected: socket.socket) -> None:
         self._caches = ColdCaches(order["cold_bytes"] or cold_bytes())
         self._pool = known_pool(PoolOrder(**order["target_pool"]), TARGET_SEED)
         self._twin = known_pool(
@@ -61,21 +50,7 @@ class TargetEnd:
         )
         """Of the source's pool, for copies inside this process, and to compare with."""
         self._plain = PlainCopies(self._twin, self._pool)
-        self._path = self._opened(order, offers, frames)
-
-    def _opened(self, order: dict[str, Any], offers: socket.socket, frames: socket.socket) -> DataPath:
-        kind = PathKind(order["path"])
-        if kind in PAIRED:
-            return PairTarget(_pair_settings(order), frames, self._pool)
-        offers.settimeout(OFFER_S)
-        offer, descriptor = receive_offer(offers)
-        if kind is PathKind.CUDA_IPC:
-            assert offer.memory is not None
-            return CudaIPCTarget(offer.memory, offer.form, self._pool, CudaDriver())
-        assert descriptor is not None
-        path = SharedMemoryTarget(descriptor, offer.form, self._pool)
-        os.close(descriptor)
-        return path
+        self._path = open_target(_settings(order), connected, self._pool, _engine(order))
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         match question["do"]:
@@ -105,8 +80,12 @@ class TargetEnd:
         return {"seconds": seconds, "size_bytes": copied.size_bytes, "is_equal": equal}
 
 
-def _pair_settings(order: dict[str, Any]) -> PairSettings:
-    return PairSettings(PathKind(order["path"]), Path(order["folder"]), "pair")
+def _settings(order: dict[str, Any]) -> PathSettings:
+    return PathSettings(PathKind(order["path"]), Path(order["folder"]), "pair")
+
+
+def _engine(order: dict[str, Any]) -> CudaDriver | None:
+    return CudaDriver() if order["path"] == PathKind.CUDA_IPC.value else None
 
 
 def _copy_order(question: dict[str, Any]) -> CopyOrder:
@@ -127,8 +106,8 @@ def main() -> None:
         print(json.dumps({"cuda_devices": cuda_devices(), "has_nccl": has_nccl()}), file=answers)
         return
     order = json.loads(sys.argv[2])
-    offers, frames = (socket.socket(fileno=int(number)) for number in sys.argv[3:5])
-    end = (SourceEnd if sys.argv[1] == "source" else TargetEnd)(order, offers, frames)
+    connected = socket.socket(fileno=int(sys.argv[3]))
+    end = (SourceEnd if sys.argv[1] == "source" else TargetEnd)(order, connected)
     print("{}", file=answers, flush=True)
     for line in sys.stdin:
         print(json.dumps(end.answer(json.loads(line))), file=answers, flush=True)

@@ -56,15 +56,13 @@ class MeasuredPair:
     def __enter__(self) -> "MeasuredPair":
         with self._stack:
             folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="lmpool-bench-"))
-            sockets = [socket.socketpair() for _ in range(2)]
+            sockets = [self._stack.enter_context(end) for end in socket.socketpair()]
             words = attrs.asdict(self._order) | {"folder": folder}
             self._source, self._target = (
-                self._started(role, words, [pair[side] for pair in sockets])
-                for side, role in enumerate(("source", "target"))
+                self._started(role, words, end) for role, end in zip(("source", "target"), sockets, strict=True)
             )
-            for pair in sockets:
-                for end in pair:
-                    end.close()
+            for end in sockets:
+                end.close()
             _line(self._source)
             _line(self._target)
             arms = self._asked({"do": "arms"})
@@ -89,12 +87,9 @@ class MeasuredPair:
             "is_summed": self._order.is_summed,
             "timeout_s": TIMEOUT_S,
         }
-        is_paired = self._order.path in ("gloo", "nccl")
-        if is_paired:
-            _say(self._source, question)
+        _say(self._source, question)
         answer = self._asked(question)
-        if is_paired:
-            _line(self._source)
+        _line(self._source)
         if not answer["is_equal"]:
             raise WrongBytes(f"{self._order.path}: {len(source)} blocks have arrived with other bytes")
         return float(answer["seconds"])
@@ -109,14 +104,14 @@ class MeasuredPair:
         _say(self._target, question)
         return _line(self._target)
 
-    def _started(self, role: str, words: dict[str, Any], sockets: list[socket.socket]) -> "subprocess.Popen[str]":
-        numbers = [end.fileno() for end in sockets]
+    def _started(self, role: str, words: dict[str, Any], connected: socket.socket) -> "subprocess.Popen[str]":
+        number = connected.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-m", MODULE, role, json.dumps(words), *map(str, numbers)],
+            [sys.executable, "-m", MODULE, role, json.dumps(words), str(number)],
             env=os.environ | {"OMP_NUM_THREADS": str(self._order.threads)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            pass_fds=numbers,
+            pass_fds=[number],
             text=True,
         )
         self._stack.callback(_end, process)

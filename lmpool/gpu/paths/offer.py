@@ -1,4 +1,4 @@
-"""How a source tells a target where its pool is: a JSON line's worth of facts, and for a CPU pool its descriptor.
+"""How a source tells a target what its pool is: some facts as JSON, and for shared memory its descriptor.
 
 Facts are checked one by one; nothing here is executed, and nothing is believed that the memory itself contradicts.
 """
@@ -15,7 +15,7 @@ from lmpool.gpu.kv_pool import KVPool
 from lmpool.gpu.paths.cuda_driver import HANDLE_BYTES, CopyEngine
 from lmpool.gpu.paths.cuda_ipc import DeviceMemory, device_memory
 from lmpool.gpu.paths.planes import pool_form
-from lmpool.gpu.paths.port import CopyRefused, PathError, PoolForm
+from lmpool.gpu.paths.port import CopyRefused, PathError, PathKind, PoolForm
 from lmpool.gpu.paths.shared_memory import readable_descriptor
 
 _LENGTH = struct.Struct("<I")
@@ -25,13 +25,14 @@ NUMBER_MAX = 1 << 40
 
 @attrs.frozen
 class PoolOffer:
+    kind: PathKind
     form: PoolForm
     memory: DeviceMemory | None
-    """None: a CPU pool, whose descriptor comes along."""
+    """For CUDA IPC."""
 
 
 def encode_offer(offer: PoolOffer) -> bytes:
-    facts = attrs.asdict(offer.form)
+    facts = attrs.asdict(offer.form) | {"path": offer.kind.value}
     if offer.memory is not None:
         facts |= {"handle": offer.memory.handle.hex(), "offset": offer.memory.offset}
     return json.dumps(facts).encode()
@@ -41,24 +42,27 @@ def decode_offer(data: bytes) -> PoolOffer:
     """Raises CopyRefused."""
     try:
         facts = json.loads(data)
-        names = [field.name for field in attrs.fields(PoolForm)]
-        form = PoolForm(**{name: _fact(facts, name) for name in names})
+        kind = PathKind(facts.pop("path"))
+        form = PoolForm(**{field.name: _fact(facts, field.name) for field in attrs.fields(PoolForm)})
         memory = None
-        if facts.keys() - set(names):
+        if kind is PathKind.CUDA_IPC:
             memory = DeviceMemory(bytes.fromhex(facts.pop("handle")), _number(facts.pop("offset"), 0))
-            if len(memory.handle) != HANDLE_BYTES or facts.keys() != set(names):
-                raise ValueError("a handle of another length, or facts that nobody knows")
+            if len(memory.handle) != HANDLE_BYTES:
+                raise ValueError("a handle of another length")
+        if facts:
+            raise ValueError(f"nobody knows {', '.join(facts)}")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CopyRefused(f"the peer's offer of its pool makes no sense: {error}") from error
-    return PoolOffer(form, memory)
+    return PoolOffer(kind, form, memory)
 
 
 def _fact(facts: dict[str, Any], name: str) -> Any:
+    value = facts.pop(name)
     if name != "dtype":
-        return _number(facts[name], 1)
-    if not isinstance(facts[name], str):
+        return _number(value, 1)
+    if not isinstance(value, str):
         raise TypeError("dtype is no text")
-    return facts[name]
+    return value
 
 
 def _number(value: object, least: int) -> int:
@@ -67,16 +71,14 @@ def _number(value: object, least: int) -> int:
     return value
 
 
-def send_offer(connected: socket.socket, pool: KVPool, engine: CopyEngine | None) -> None:
-    """`engine` is needed for a pool on CUDA. Blocks as long as the socket's timeout. Raises PathError."""
+def send_offer(connected: socket.socket, kind: PathKind, pool: KVPool, engine: CopyEngine | None) -> None:
+    """`engine` is needed for CUDA IPC. Blocks as long as the socket's timeout. Raises PathError."""
     memory = None
-    descriptors: list[int] = []
-    if pool.descriptor is None:
+    if kind is PathKind.CUDA_IPC:
         assert engine is not None
         memory = device_memory(pool, engine)
-    else:
-        descriptors.append(readable_descriptor(pool))
-    body = encode_offer(PoolOffer(pool_form(pool), memory))
+    descriptors = [readable_descriptor(pool)] if kind is PathKind.SHARED_MEMORY else []
+    body = encode_offer(PoolOffer(kind, pool_form(pool), memory))
     whole = _LENGTH.pack(len(body)) + body
     try:
         sent = socket.send_fds(connected, [whole], descriptors)
@@ -89,7 +91,7 @@ def send_offer(connected: socket.socket, pool: KVPool, engine: CopyEngine | None
 
 
 def receive_offer(connected: socket.socket) -> tuple[PoolOffer, int | None]:
-    """The offer and its descriptor, which is the caller's from here on. Raises PathError."""
+    """The offer; for shared memory with its descriptor, which is the caller's from here on. Raises PathError."""
     descriptors: list[int] = []
     try:
         head, descriptors, _, _ = socket.recv_fds(connected, _LENGTH.size, 1)
@@ -99,8 +101,8 @@ def receive_offer(connected: socket.socket) -> tuple[PoolOffer, int | None]:
         if length > OFFER_BYTES_MAX:
             raise CopyRefused(f"the peer's offer of its pool has {length} bytes")
         offer = decode_offer(_rest(connected, length))
-        if (offer.memory is None) != (len(descriptors) == 1):
-            raise CopyRefused("the peer's offer has a handle and a descriptor, or neither")
+        if len(descriptors) != (1 if offer.kind is PathKind.SHARED_MEMORY else 0):
+            raise CopyRefused(f"the peer's offer of {offer.kind.value} came with {len(descriptors)} descriptors")
     except (OSError, PathError) as error:
         for descriptor in descriptors:
             os.close(descriptor)

@@ -4,9 +4,7 @@ A group that broke is made anew by the next copy, so a fault ends one transfer a
 """
 
 import socket
-from pathlib import Path
 
-import attrs
 import torch
 
 from lmpool.gpu.kv_pool import KVPool
@@ -14,25 +12,15 @@ from lmpool.gpu.paths.deadline import Deadline
 from lmpool.gpu.paths.frames import WINDOW, Frame, FrameKind, FrameSocket
 from lmpool.gpu.paths.group import PairGroup
 from lmpool.gpu.paths.planes import DevicePlanes, HostPlanes, Planes
-from lmpool.gpu.paths.port import CopyOrder, CopyRefused, CopyWatch, PathError, PathKind
+from lmpool.gpu.paths.port import CopyOrder, CopyRefused, CopyWatch, PathError, PathKind, PathSettings
 
 
 class SourceEnded(PathError):  # noqa: N818 (says it better without Error)
     """The source's last word on a transfer."""
 
 
-@attrs.frozen
-class PairSettings:
-    kind: PathKind
-    """Gloo or NCCL."""
-    folder: Path
-    """Where groups meet; private to the processes of one pool."""
-    name: str
-    """Of this directed pair of two lives, unique in `folder`."""
-
-
 class PairLink:
-    def __init__(self, settings: PairSettings, connected: socket.socket, pool: KVPool, own: int) -> None:
+    def __init__(self, settings: PathSettings, connected: socket.socket, pool: KVPool, own: int) -> None:
         """Takes the socket over; `own` is the rank in groups. Raises CopyRefused."""
         on_cpu = pool.tensor.device.type == "cpu"
         if settings.kind is PathKind.NCCL and on_cpu:

@@ -9,8 +9,8 @@ from lmpool.gpu.paths.chunks import chunk_blocks, chunk_bytes, chunks
 from lmpool.gpu.paths.deadline import Deadline
 from lmpool.gpu.paths.frames import WINDOW, Frame, FrameKind
 from lmpool.gpu.paths.group import SOURCE, PairGroup
-from lmpool.gpu.paths.pair_link import PairLink, PairSettings
-from lmpool.gpu.paths.port import Copied, CopyCancelled, CopyOrder, CopyWatch, PathError, check_order
+from lmpool.gpu.paths.pair_link import PairLink
+from lmpool.gpu.paths.port import Copied, CopyCancelled, CopyOrder, CopyWatch, PathError, PathSettings, check_order
 
 
 class TargetStopped(CopyCancelled):
@@ -20,7 +20,7 @@ class TargetStopped(CopyCancelled):
 class PairSource:
     """`DataPath`."""
 
-    def __init__(self, settings: PairSettings, connected: socket.socket, pool: KVPool) -> None:
+    def __init__(self, settings: PathSettings, connected: socket.socket, pool: KVPool) -> None:
         """Takes the socket over. Raises CopyRefused."""
         self._link = PairLink(settings, connected, pool, SOURCE)
 

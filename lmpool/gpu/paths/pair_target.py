@@ -12,8 +12,8 @@ from lmpool.gpu.paths.chunks import Chunk, chunk_blocks, chunk_bytes, chunks
 from lmpool.gpu.paths.deadline import Deadline
 from lmpool.gpu.paths.frames import WINDOW, Frame, FrameKind
 from lmpool.gpu.paths.group import TARGET, PairGroup
-from lmpool.gpu.paths.pair_link import PairLink, PairSettings, SourceEnded
-from lmpool.gpu.paths.port import Copied, CopyCancelled, CopyOrder, CopyWatch, PathError, check_order
+from lmpool.gpu.paths.pair_link import PairLink, SourceEnded
+from lmpool.gpu.paths.port import Copied, CopyCancelled, CopyOrder, CopyWatch, PathError, PathSettings, check_order
 
 STOP_S = 2.0
 """How long a target that stops takes in what it has asked for; then it lets the group go."""
@@ -22,7 +22,7 @@ STOP_S = 2.0
 class PairTarget:
     """`DataPath`."""
 
-    def __init__(self, settings: PairSettings, connected: socket.socket, pool: KVPool) -> None:
+    def __init__(self, settings: PathSettings, connected: socket.socket, pool: KVPool) -> None:
         """Takes the socket over. Raises CopyRefused."""
         self._link = PairLink(settings, connected, pool, TARGET)
 

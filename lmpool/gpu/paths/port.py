@@ -6,6 +6,7 @@ are (one-sided paths, where the target reads the source's pool itself). Both are
 
 from collections.abc import Callable
 from enum import Enum
+from pathlib import Path
 from typing import Protocol
 
 import attrs
@@ -29,6 +30,15 @@ pipeline with small ones; through shared memory, small ones cut runs short. On C
 
 NOT_RUN_ON_HARDWARE = (PathKind.CUDA_IPC, PathKind.NCCL)
 """Written from documentation; no figure is claimed for these."""
+
+
+@attrs.frozen
+class PathSettings:
+    kind: PathKind
+    folder: Path
+    """Where the groups of pairs meet; private to the processes of one pool."""
+    name: str
+    """Of this directed pair of two lives, unique in `folder`."""
 
 
 class PathError(Exception):

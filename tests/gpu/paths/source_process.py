@@ -14,10 +14,9 @@ import torch
 from lmpool.gpu.kv_pool import BlockShape, KVPool
 from lmpool.gpu.paths.checksum import OneSidedSource
 from lmpool.gpu.paths.offer import send_offer
-from lmpool.gpu.paths.pair_link import PairSettings
 from lmpool.gpu.paths.pair_source import PairSource
 from lmpool.gpu.paths.planes import HostPlanes
-from lmpool.gpu.paths.port import Copied, CopyOrder, PathError, PathKind
+from lmpool.gpu.paths.port import Copied, CopyOrder, PathError, PathKind, PathSettings
 from tests.gpu.paths.pools import filled_pool, watch
 
 ANSWER_S = 60.0
@@ -109,10 +108,10 @@ def _main(pipe: Connection, folder: Path) -> None:
             case "offer":
                 assert pool is not None
                 with _connected(folder) as connected:
-                    send_offer(connected, pool, None)
+                    send_offer(connected, PathKind.SHARED_MEMORY, pool, None)
             case "pair":
                 assert pool is not None
-                pair = PairSource(PairSettings(PathKind.GLOO, folder, arguments[0]), _connected(folder), pool)
+                pair = PairSource(PathSettings(PathKind.GLOO, folder, arguments[0]), _connected(folder), pool)
             case "copy":
                 assert pair is not None
                 answer = _copied(pair, *arguments)

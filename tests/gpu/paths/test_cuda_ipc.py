@@ -14,7 +14,7 @@ from lmpool.gpu.paths.cuda_driver import PITCH_MAX, CudaDriver, Rectangle
 from lmpool.gpu.paths.cuda_ipc import CudaIPCTarget, DeviceMemory, device_memory, rectangles
 from lmpool.gpu.paths.offer import receive_offer, send_offer
 from lmpool.gpu.paths.planes import HostPlanes, host_planes, pool_form
-from lmpool.gpu.paths.port import CopyCancelled, CopyRefused, PathError
+from lmpool.gpu.paths.port import CopyCancelled, CopyRefused, PathError, PathKind
 from tests.gpu.paths.pools import ODD, SHAPE, assert_copied, filled_pool, known_bytes, order, watch
 
 pytestmark = pytest.mark.model
@@ -106,10 +106,9 @@ def test_memory_that_is_smaller_than_its_form_is_refused() -> None:
 
 def test_the_handle_travels_in_the_offer() -> None:
     source, engine = filled_pool(SHAPE, 4, 1), HostEngine()
-    source.descriptor = None
     left, right = socket.socketpair()
     with left, right:
-        send_offer(left, source, engine)
+        send_offer(left, PathKind.CUDA_IPC, source, engine)
         offer, descriptor = receive_offer(right)
     assert descriptor is None
     assert offer.memory == DeviceMemory((source.tensor.data_ptr() - OFFSET).to_bytes(64, "little"), OFFSET)

@@ -9,22 +9,29 @@ import pytest
 from lmpool.gpu.paths.cuda_ipc import DeviceMemory
 from lmpool.gpu.paths.offer import PoolOffer, decode_offer, encode_offer, receive_offer, send_offer
 from lmpool.gpu.paths.planes import pool_form
-from lmpool.gpu.paths.port import CopyRefused, PathError
+from lmpool.gpu.paths.port import CopyRefused, PathError, PathKind
 from tests.gpu.paths.pools import SHAPE, filled_pool
 
 pytestmark = pytest.mark.model
 
 FORM = pool_form(filled_pool(SHAPE, 4, seed=1))
-FACTS = json.loads(encode_offer(PoolOffer(FORM, None)))
+FACTS = json.loads(encode_offer(PoolOffer(PathKind.SHARED_MEMORY, FORM, None)))
+DEVICE = FACTS | {"path": "cuda-ipc", "handle": "00" * 64, "offset": 0}
 
 
 def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-@pytest.mark.parametrize("memory", [None, DeviceMemory(bytes(range(64)), 4096)])
-def test_offers_come_back(memory: DeviceMemory | None) -> None:
-    offer = PoolOffer(FORM, memory)
+@pytest.mark.parametrize(
+    "offer",
+    [
+        PoolOffer(PathKind.SHARED_MEMORY, FORM, None),
+        PoolOffer(PathKind.GLOO, FORM, None),
+        PoolOffer(PathKind.CUDA_IPC, FORM, DeviceMemory(bytes(range(64)), 4096)),
+    ],
+)
+def test_offers_come_back(offer: PoolOffer) -> None:
     assert decode_offer(encode_offer(offer)) == offer
 
 
@@ -40,12 +47,14 @@ def test_offers_come_back(memory: DeviceMemory | None) -> None:
         FACTS | {"blocks": 1 << 60},
         FACTS | {"dtype": 5},
         FACTS | {"more": 1},
-        FACTS | {"handle": "00" * 64},
-        FACTS | {"handle": "00", "offset": 0},
-        FACTS | {"handle": "zz" * 64, "offset": 0},
-        FACTS | {"handle": 5, "offset": 0},
-        FACTS | {"handle": "00" * 64, "offset": -1},
-        FACTS | {"handle": "00" * 64, "offset": 0, "more": 1},
+        FACTS | {"path": "tcp"},
+        FACTS | {"path": "cuda-ipc"},
+        FACTS | {"handle": "00" * 64, "offset": 0},
+        DEVICE | {"handle": "00"},
+        DEVICE | {"handle": "zz" * 64},
+        DEVICE | {"handle": 5},
+        DEVICE | {"offset": -1},
+        DEVICE | {"more": 1},
     ],
 )
 def test_facts_that_make_no_sense_are_refused(facts: object) -> None:
@@ -64,9 +73,9 @@ def test_a_descriptor_comes_along_and_is_the_receivers() -> None:
     left, right = socket.socketpair()
     with left, right:
         before = open_descriptors()
-        send_offer(left, pool, None)
+        send_offer(left, PathKind.SHARED_MEMORY, pool, None)
         offer, descriptor = receive_offer(right)
-        assert offer == PoolOffer(FORM, None)
+        assert offer == PoolOffer(PathKind.SHARED_MEMORY, FORM, None)
         assert descriptor is not None
         assert os.fstat(descriptor).st_size == pool.size_bytes
         os.close(descriptor)
@@ -81,8 +90,9 @@ def test_a_descriptor_comes_along_and_is_the_receivers() -> None:
         (struct.pack("<I", 1 << 20), 1),
         (struct.pack("<I", 2) + b"{}", 1),
         (struct.pack("<I", len(json.dumps(FACTS))) + json.dumps(FACTS).encode(), 0),
+        (struct.pack("<I", len(json.dumps(DEVICE))) + json.dumps(DEVICE).encode(), 1),
     ],
-    ids=["nothing", "half", "too long", "no facts", "no descriptor"],
+    ids=["nothing", "half", "too long", "no facts", "no descriptor", "a descriptor that nobody wants"],
 )
 def test_an_offer_that_is_refused_leaves_no_descriptor(sent: bytes, descriptors: int) -> None:
     pool = filled_pool(SHAPE, 4, seed=1)

@@ -14,11 +14,19 @@ import torch
 from lmpool.gpu.kv_pool import KVPool
 from lmpool.gpu.paths.frames import Frame, FrameKind, encode_frame
 from lmpool.gpu.paths.group import PairGroup
-from lmpool.gpu.paths.pair_link import PairSettings
 from lmpool.gpu.paths.pair_source import PairSource, TargetStopped
 from lmpool.gpu.paths.pair_target import PairTarget
 from lmpool.gpu.paths.planes import host_planes
-from lmpool.gpu.paths.port import Copied, CopyCancelled, CopyOrder, CopyRefused, CopyWatch, PathError, PathKind
+from lmpool.gpu.paths.port import (
+    Copied,
+    CopyCancelled,
+    CopyOrder,
+    CopyRefused,
+    CopyWatch,
+    PathError,
+    PathKind,
+    PathSettings,
+)
 from tests.gpu.paths.pools import ODD, SHAPE, WIDE, assert_copied, filled_pool, known_bytes, order, watch
 from tests.gpu.paths.source_process import Source, running_source
 
@@ -35,7 +43,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
 
 
 def target_of(source: Source, name: str, pool: KVPool) -> PairTarget:
-    return PairTarget(PairSettings(PathKind.GLOO, source.folder, name), source.pair(name), pool)
+    return PairTarget(PathSettings(PathKind.GLOO, source.folder, name), source.pair(name), pool)
 
 
 class Ends:
@@ -46,7 +54,7 @@ class Ends:
         self.source_pool = filled_pool(SHAPE, BLOCKS, seed=1)
         self.target_pool = filled_pool(SHAPE, BLOCKS, seed=2)
         left, right = socket.socketpair()
-        settings = PairSettings(PathKind.GLOO, folder, "0-1")
+        settings = PathSettings(PathKind.GLOO, folder, "0-1")
         self.source = PairSource(settings, left, self.source_pool)
         self.target = PairTarget(settings, right, self.target_pool)
 
@@ -208,7 +216,7 @@ def test_b58_bytes_that_change_on_their_way_are_found(ends: Ends, monkeypatch: p
 @pytest.mark.parametrize("end", ["source", "target"])
 def test_a_peer_that_says_what_makes_no_sense_ends_the_copy(tmp_path: Path, said: bytes, end: str) -> None:
     own, peer = socket.socketpair()
-    settings = PairSettings(PathKind.GLOO, tmp_path, "0-1")
+    settings = PathSettings(PathKind.GLOO, tmp_path, "0-1")
     pool = filled_pool(SHAPE, BLOCKS, seed=1)
     path = PairSource(settings, own, pool) if end == "source" else PairTarget(settings, own, pool)
     peer.sendall(said)
@@ -221,7 +229,7 @@ def test_a_peer_that_says_what_makes_no_sense_ends_the_copy(tmp_path: Path, said
 def test_nccl_wants_pools_on_devices() -> None:
     left, right = socket.socketpair()
     with left, right, pytest.raises(CopyRefused, match="host memory"):
-        PairTarget(PairSettings(PathKind.NCCL, Path(), "0-1"), left, filled_pool(SHAPE, 2, seed=1))
+        PairTarget(PathSettings(PathKind.NCCL, Path(), "0-1"), left, filled_pool(SHAPE, 2, seed=1))
 
 
 @pytest.mark.parametrize("after_bytes", [0, 9 * SHAPE.block_bytes])
