@@ -48,6 +48,7 @@ from lmpool.core.messages.ingress_worker import (
     Refused,
     TokensProduced,
 )
+from lmpool.core.messages.transfer import TransferDecided
 from lmpool.core.messages.worker_control import DrainBegun, WorkerJoined
 from lmpool.core.open_request import (
     FAULTS,
@@ -217,7 +218,7 @@ class Ingress:
                     self._search.take_route(self._now, request, message)
             case StateReported(number=number) if number == PROBE:
                 pass
-            case StateReported() | DecisionsReported():
+            case StateReported() | DecisionsReported() | TransferDecided():
                 self._requests.put(AnswerQuery(peer, message))
             case _:
                 self._dropped += 1

@@ -15,12 +15,13 @@ from lmpool.core.effects import (
     Outcome,
 )
 from lmpool.core.events import ClientGone, DrainOrdered, StopFound
-from lmpool.core.ids import SECOND, Nanos, Rank
+from lmpool.core.ids import SECOND, Nanos, Rank, TransferId
 from lmpool.core.messages.ingress_control import (
     BookingEnded,
     BookingsOffered,
     Busy,
     StateAsked,
+    RouteDecided,
     StateReported,
     Unroutable,
     UnroutableReason,
@@ -36,6 +37,7 @@ from lmpool.core.messages.ingress_worker import (
     Refused,
     Submit,
 )
+from lmpool.core.messages.transfer import Awaited, TransferDecided
 from lmpool.core.messages.worker_control import DrainBegun
 from lmpool.core.plan import TokenLogprobs
 from lmpool.core.prefix import extend_chain, pack_tokens
@@ -304,6 +306,20 @@ def test_a_route_to_a_life_that_is_not_linked_is_asked_again() -> None:
     assert front.asked().excluded == ()
 
 
+def test_a_promise_of_blocks_goes_with_the_submit_and_not_to_another_worker() -> None:
+    front = ready_front()
+    front.feed(arrival(1))
+    asked = front.asked()
+    promised = Awaited(TransferId(CONTROL.epoch, 1), 1, Nanos(9 * SECOND))
+    front.hear(CONTROL, RouteDecided(asked.request, asked.attempt, 1, W1.rank, W1.epoch, "", 0, promised))
+    peer, submit = front.submitted()
+    assert (peer, submit.awaits) == (W1, promised)
+    refuse(front, submit, W1, RefusalReason.DRAINING)
+    front.decide(front.asked(), W0)
+    peer, submit = front.submitted()
+    assert (peer, submit.awaits) == (W0, None)
+
+
 def test_a_late_route_is_dropped() -> None:
     front = ready_front()
     front.feed(arrival(1))
@@ -570,6 +586,8 @@ def test_answers_to_queries_pass() -> None:
     state = StateReported(5, "p", (), 0, 0, 0, 0, 0)
     assert front.hear(CONTROL, state) == [AnswerQuery(CONTROL, state)]
     assert front.hear(W1, CacheCleared(6, 3)) == [AnswerQuery(W1, CacheCleared(6, 3))]
+    begun = TransferDecided(7, TransferId(CONTROL.epoch, 1), None)
+    assert front.hear(CONTROL, begun) == [AnswerQuery(CONTROL, begun)]
 
 
 def test_a_draining_worker_gets_nothing_new() -> None:

@@ -5,7 +5,8 @@ from enum import Enum
 
 import pytest
 
-from lmpool.core import exchange, inbound, outbound
+from lmpool.core import exchange, inbound, leases, outbound
+from lmpool.core.ids import SECOND
 from lmpool.core.messages.transfer import TransferEnd, TransferRefusal
 from lmpool.core.transfer import (
     SOURCE_TRANSITIONS,
@@ -60,5 +61,7 @@ def test_the_bounds_in_the_text_are_those_in_force() -> None:
     text = (SPECS / PAGE).read_text()
     assert f"one block in {outbound.COPY_SHARE} would be pinned" in text
     assert f"one block in {inbound.ARRIVAL_SHARE} would be reserved" in text
+    assert f"on at most one block in {leases.LEASE_SHARE}." in text
+    assert f"at most {exchange.WAITERS_LEASE_NS // SECOND} s" in text
     assert f"takes part in {exchange.SIDES_MAX} already" in text
     assert f"({exchange.ANSWERS_KEPT:,} of them at a worker)" in text

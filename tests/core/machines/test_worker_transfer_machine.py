@@ -99,7 +99,7 @@ class WorkerTransferMachine(WorkerMachine):
         world.submit(self.counter, prompt_of(blocks * SIZE + 5, kind), length=6, arrived_ns=world.now, awaits=awaited)
         self.take_effects()
 
-    @rule(kind=KIND, blocks=BLOCKS, life=LIFE, mode=st.sampled_from(TransferMode))
+    @rule(kind=KIND, blocks=st.integers(1, 2), life=LIFE, mode=st.sampled_from(TransferMode))
     def leave(self, kind: int, blocks: int, life: int, mode: TransferMode) -> None:
         transfer, deadline = self.new(kind, blocks), Nanos(self.world.now + life)
         self.tell(PrepareSource(transfer, mode, Rank(1), Epoch(1), chain_of(kind, blocks), 0, deadline))
