@@ -22,9 +22,11 @@ def opened(folder: Path, kind: PathKind, source: KVPool, target: KVPool) -> Iter
     engine = HostEngine()
     settings = PathSettings(kind, folder, "0-1")
     left, right = socket.socketpair()
-    with closing(open_source(settings, left, source, engine)) as at_source:
-        with closing(open_target(settings, right, target, engine)) as at_target:
-            yield at_source, at_target
+    with (
+        closing(open_source(settings, left, source, engine)) as at_source,
+        closing(open_target(settings, right, target, engine)) as at_target,
+    ):
+        yield at_source, at_target
 
 
 @pytest.mark.parametrize("kind", [PathKind.SHARED_MEMORY, PathKind.GLOO, PathKind.CUDA_IPC])
