@@ -70,3 +70,5 @@ def _outcome(copy: _Copy) -> CopyEnd:
         return copy.path.copy(copy.order, CopyWatch(copy.cancelled.is_set, lambda _: None))
     except PathError as error:
         return error
+    except Exception as error:  # of torch, say: out of memory
+        return PathError(f"{type(error).__name__}: {error}")

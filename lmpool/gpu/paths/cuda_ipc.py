@@ -111,11 +111,13 @@ class CudaIPCTarget:
 
     def _pull(self, chunk: Chunk, found: list[Run], source: tuple[int, PoolForm]) -> None:
         stream = self._planes.stream
-        for run in found:
-            for rectangle in rectangles(chunk, run, source, self._target):
-                self._engine.copy(rectangle, 0 if stream is None else stream.cuda_stream)
-        if stream is not None:
-            stream.synchronize()
+        try:
+            for run in found:
+                for rectangle in rectangles(chunk, run, source, self._target):
+                    self._engine.copy(rectangle, 0 if stream is None else stream.cuda_stream)
+        finally:
+            if stream is not None:  # also after an error nothing may still write into these blocks
+                stream.synchronize()
 
     def _set_device(self) -> None:
         """Of this thread: driver calls go to its current context."""

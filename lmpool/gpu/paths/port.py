@@ -141,7 +141,8 @@ class DataPath(Protocol):
     """One end of one directed pair. Blocks its caller, who has a thread for it, and lets other threads run."""
 
     def copy(self, order: CopyOrder, watch: CopyWatch) -> Copied:
-        """One at a time. Raises PathError; the path may be used again after any of them."""
+        """One at a time. On return nothing touches the blocks any more, nor after an error. Raises PathError; the path
+        may be used again after any of them."""
         ...
 
     def close(self) -> None: ...

@@ -17,6 +17,7 @@ class Path:
         self.begun: SimpleQueue[tuple[int, int]] = SimpleQueue()
         self.go = threading.Semaphore(0)
         self.failing: tuple[int, ...] = ()
+        self.error: Exception = PathError("broken")
 
     def copy(self, order: CopyOrder, watch: CopyWatch) -> Copied:
         self.begun.put(order.transfer)
@@ -24,7 +25,7 @@ class Path:
             if watch.is_cancelled():
                 raise CopyCancelled("cancelled")
         if order.transfer[1] in self.failing:
-            raise PathError("broken")
+            raise self.error
         return Copied(order.transfer[1], None)
 
     def close(self) -> None:
@@ -50,8 +51,10 @@ def rig() -> Rig:
     return Rig()
 
 
-def test_copies_run_one_after_the_other_and_a_failure_ends_only_its_own(rig: Rig) -> None:
+@pytest.mark.parametrize("error", [PathError("broken"), RuntimeError("CUDA out of memory")])
+def test_copies_run_one_after_the_other_and_a_failure_ends_only_its_own(rig: Rig, error: Exception) -> None:
     rig.path.failing = (2,)
+    rig.path.error = error
     for counter in (1, 2, 3):
         rig.begin(counter)
     rig.path.go.release(3)
@@ -59,6 +62,7 @@ def test_copies_run_one_after_the_other_and_a_failure_ends_only_its_own(rig: Rig
     assert [counter for counter, _ in ends] == [1, 2, 3]
     assert ends[0][1] == Copied(1, None)
     assert isinstance(ends[1][1], PathError)
+    assert str(error) in str(ends[1][1])
     assert ends[2][1] == Copied(3, None)
 
 
