@@ -31,7 +31,7 @@ from lmpool.core.messages.transfer import TransferAnswer, TransferAsked, Transfe
 from lmpool.core.messages.worker_control import DrainBegun, FullReport, Report, ReportWanted, WorkerJoined
 from lmpool.core.roster import Roster, RosterSettings
 from lmpool.core.route import RETRY_AFTER_MIN_NS, Router, Ruling
-from lmpool.core.transfers import Transfers, TransferTerms
+from lmpool.core.transfers import Transfer, TransferOutcome, Transfers, TransferTerms
 
 SWEEP_PAUSE_NS = 1_000_000
 """Between two slices of a sweep, so that other events get their turn."""
@@ -85,6 +85,9 @@ class ControlSnapshot:
     """Under way."""
     transfer_outcomes: tuple[tuple[str, int], ...]
     """Of all that are over, by name."""
+    transferred_blocks: int
+    """In those that were published."""
+    transferred_bytes: int
 
 
 class ControlPlane:
@@ -100,6 +103,8 @@ class ControlPlane:
         "_router",
         "_settings",
         "_settle_at",
+        "_transferred",
+        "_transferred_bytes",
         "_transfers",
         "_unroutable",
         "_waiting",
@@ -119,6 +124,7 @@ class ControlPlane:
         self._waiting: deque[tuple[Peer, RouteAsked]] = deque()
         self._ingresses: dict[Peer, None] = {}
         self._routed, self._busy, self._unroutable = 0, 0, 0
+        self._transferred, self._transferred_bytes = 0, 0
 
     def handle(self, now: Nanos, event: ControlEvent) -> list[ControlEffect]:
         self._now = now
@@ -138,7 +144,16 @@ class ControlPlane:
         self._elapse(now, effects)
         self._settle(now, effects)
         effects += self._transfers.take_sends()
+        for transfer in self._transfers.take_ended():
+            self._count_transfer(transfer)
         return effects
+
+    def _count_transfer(self, transfer: Transfer) -> None:
+        if transfer.outcome is TransferOutcome.PUBLISHED:
+            assert transfer.copied is not None
+            assert transfer.target_prepared is not None
+            self._transferred += transfer.target_prepared.blocks
+            self._transferred_bytes += transfer.copied.size_bytes
 
     def _elapse(self, now: Nanos, effects: list[ControlEffect]) -> None:
         """Deadlines that have passed: before an event, so that it meets no state that is over, and after it."""
@@ -339,6 +354,8 @@ class ControlPlane:
             is_swept=self._roster.table.is_clean,
             transfers=len(self._transfers),
             transfer_outcomes=tuple((each.value, count) for each, count in self._transfers.outcomes.items()),
+            transferred_blocks=self._transferred,
+            transferred_bytes=self._transferred_bytes,
         )
 
     def audit(self) -> None:
@@ -353,7 +370,7 @@ class ControlPlane:
         for owner in (self._roster, self._ledger, self._router, self._transfers):
             state.update(owner.digest_state().encode())
         rest = (self._now, self._settle_at, self._waiting, self._ingresses, self._routed, self._busy, self._unroutable)
-        state.update(repr(rest).encode())
+        state.update(repr((rest, self._transferred, self._transferred_bytes)).encode())
         return state.digest()
 
 

@@ -85,6 +85,8 @@ class Transfer:
     source_prepared: SourcePrepared | None
     target_prepared: TargetPrepared | None
     copied: Copied | None
+    published_ns: Nanos | None
+    """When control heard of it."""
     is_source_open: bool
     """It may hold something of the transfer."""
     is_target_open: bool
@@ -97,7 +99,17 @@ class Transfer:
 class Transfers:
     """Owned by the control plane."""
 
-    __slots__ = ("_answer_ns", "_counter", "_epoch", "_sends", "_transfers", "late_answers", "outcomes", "strays")
+    __slots__ = (
+        "_answer_ns",
+        "_counter",
+        "_ended",
+        "_epoch",
+        "_sends",
+        "_transfers",
+        "late_answers",
+        "outcomes",
+        "strays",
+    )
 
     def __init__(self, epoch: Epoch, answer_ns: Nanos) -> None:
         """`answer_ns`: how long a side may take to answer an order, the copy apart."""
@@ -106,6 +118,7 @@ class Transfers:
         self._counter = 0
         self._transfers: dict[TransferId, Transfer] = {}
         self._sends: list[Send] = []
+        self._ended: list[Transfer] = []
         self.outcomes = dict.fromkeys(TransferOutcome, 0)
         self.late_answers = 0
         """About transfers that are over, or phases that are."""
@@ -123,6 +136,11 @@ class Transfers:
         sends, self._sends = self._sends, []
         return sends
 
+    def take_ended(self) -> list[Transfer]:
+        """Those that are over since the last call, in order, with their outcome."""
+        ended, self._ended = self._ended, []
+        return ended
+
     def next_deadline(self) -> Nanos | None:
         return min((transfer.late_ns for transfer in self._transfers.values()), default=None)
 
@@ -137,7 +155,7 @@ class Transfers:
         answers, late = ANSWERS_AWAITED * self._answer_ns, Nanos(now + self._answer_ns)
         deadline = Nanos(now + answers + terms.copy_ns)
         self._transfers[transfer] = Transfer(
-            transfer, terms, TransferState.PREPARING, late, deadline, None, None, None, True, True, None, None
+            transfer, terms, TransferState.PREPARING, late, deadline, None, None, None, None, True, True, None, None
         )
         source, target, chain, first = terms.source, terms.target, terms.chain, terms.first
         prepare_source = PrepareSource(transfer, terms.mode, target.rank, target.epoch, chain, first, deadline)
@@ -290,7 +308,7 @@ class Transfers:
                 until = Nanos(now + terms.lease_ns) if terms.lease_ns else Nanos(0)
                 self._say(terms.target, Publish(transfer.id, until))
             case TransferState.FINALIZING:
-                transfer.outcome = TransferOutcome.PUBLISHED
+                transfer.outcome, transfer.published_ns = TransferOutcome.PUBLISHED, now
                 if transfer.is_source_open:
                     self._say(terms.source, Finalize(transfer.id))
                 else:
@@ -306,6 +324,7 @@ class Transfers:
             case TransferState.ENDED:
                 assert transfer.outcome is not None
                 self.outcomes[transfer.outcome] += 1
+                self._ended.append(transfer)
                 del self._transfers[transfer.id]
             case _:
                 assert_never(transfer.state)

@@ -62,8 +62,10 @@ def test_a_transfer_goes_through_its_phases(plane: Plane) -> None:
     assert plane.machine.snapshot().transfers == 1
     assert plane.tell(1, Published(FIRST, Version(2))) == [Finalize(FIRST)]
     assert plane.tell(0, TransferEnded(FIRST, TransferEnd.FINALIZED, 0)) == []
-    assert plane.machine.snapshot().transfers == 0
-    assert dict(plane.machine.snapshot().transfer_outcomes)["published"] == 1
+    snapshot = plane.machine.snapshot()
+    assert snapshot.transfers == 0
+    assert dict(snapshot.transfer_outcomes)["published"] == 1
+    assert (snapshot.transferred_blocks, snapshot.transferred_bytes) == (2, 2000)
     answer = ask(plane, attrs.evolve(ASKED, source=Rank(1), target=Rank(2)))[0]
     assert answer == TransferDecided(5, TransferId(CONTROL_EPOCH, 2), None)
 

@@ -793,6 +793,20 @@ def test_the_source_says_where_its_blocks_are_and_in_which_generation(world: Tra
     assert answer.generations == (Generation(2),) * 6
 
 
+def test_control_is_told_of_each_end_once_with_all_that_led_to_it(world: TransferWorld) -> None:
+    published = world.open(SOURCE, TARGET, LONG)
+    world.pass_time(3 * MILLISECOND)
+    world.settle()
+    refused = world.open(SOURCE, TARGET, LONG)
+    world.settle()
+    assert world.transfers.take_ended() == [published, refused]
+    assert world.transfers.take_ended() == []
+    assert (published.outcome, published.cause) == (TransferOutcome.PUBLISHED, None)
+    assert published.published_ns == world.now
+    assert (refused.outcome, refused.cause) == (TransferOutcome.REFUSED, TransferRefusal.ALREADY_RESIDENT)
+    assert refused.published_ns is None
+
+
 def test_time_is_measured_from_the_order_to_copy(world: TransferWorld) -> None:
     transfer = until(world, TransferState.COPYING)
     world.deliver(TARGET)
