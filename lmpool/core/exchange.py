@@ -120,6 +120,8 @@ class Exchange:
     @property
     def is_releasing(self) -> bool:
         """Whether the driver keeps blocks from being free for a transfer that is off."""
+        if not self._sides:
+            return False
         return any(side.state in (TargetState.ABORTING, SourceState.ENDING) for side in self._sides.values())
 
     @property
@@ -280,7 +282,7 @@ class Exchange:
 
     def leave(self, sequence: SequenceId) -> None:
         """It has ended, whether it waited or not."""
-        if self.has_deadlines:
+        if self.has_deadlines or self.waiters.has_woken:
             self.waiters.leave(sequence)
             self._leases.leave(sequence)
 

@@ -103,9 +103,7 @@ class Execution:
         for chain in self.exchange.arrived:
             self.schedule.relieve(chain)
         for sequence_id in self.exchange.waiters.take_woken():
-            owned = self._sequences.get(sequence_id)
-            if owned is not None:  # it may have ended in the same event
-                self.schedule.end_arrival(owned[1])
+            self.schedule.end_arrival(self._sequences[sequence_id][1])
 
     def finish(self, sequence: Sequence, output_tokens: int) -> None:
         """The sequence has come to its own end, of which `output_tokens` count."""

@@ -28,6 +28,8 @@ class Waiters:
     def leave(self, sequence: SequenceId) -> None:
         """It has ended. Harmless if it does not wait."""
         self._awaited.pop(sequence, None)
+        if sequence in self._woken:
+            self._woken.remove(sequence)
 
     def wake(self, transfer: TransferId) -> dict[SequenceId, None]:
         """The blocks have come. Answers who waited for them."""

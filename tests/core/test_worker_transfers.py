@@ -407,6 +407,20 @@ def test_a_waiting_request_may_be_aborted() -> None:
     target.assert_idle()
 
 
+def test_a_newer_attempt_that_comes_when_the_older_has_waited_too_long_waits_for_itself() -> None:
+    source, chain = computed(prompt_of(61, kind=1))
+    target = World()
+    first = target.submit(2, prompt_of(61, kind=1), awaits=awaiting(chain, until_ns=10 * MILLISECOND))
+    target.now = Nanos(20 * MILLISECOND)
+    newer = target.send_submit(attrs.evolve(first, attempt=1, awaits=awaiting(chain)))
+    assert target.worker.snapshot().exchange.waiting == 1
+    assert not target.plans
+    bring(source, target, chain)
+    target.run(100)
+    target.assert_complete(newer)
+    assert target.accepted[newer.request].cached_tokens == 56
+
+
 def test_a_request_that_leaves_its_queue_leaves_its_pins() -> None:
     source, chain = computed(prompt_of(61, kind=1))
     target = World(sequences_max=1)
