@@ -40,6 +40,8 @@ from lmpool.bench.chaos_tally import Tally
 
 STEP_NS = 5_000_000
 QUESTIONS = 120
+REAL_QUESTIONS = 32
+"""Of a real model, which takes seconds for what one of integers does in no time."""
 FLAGS = (
     *("--silence-seconds", "6", "--healthy-seconds", "3"),
     *("--requests", "72", "--sequences", "16", "--waiting-requests", "16"),
@@ -47,6 +49,8 @@ FLAGS = (
 """What is killed every few seconds and serves in between is no process that cannot work."""
 BYTE_MODEL_FLAGS = ("--kv-blocks", "192", "--step-tokens", "256")
 """Small enough for chunks, preemption, reclaiming and refusals."""
+REAL_MODEL_FLAGS = ("--dtype", "float32")
+BUNDLED = "bundled"
 RECOVERY_S = 60.0
 BAR = "{n:.0f} of {total:.0f} s: {postfix}"
 LINE_S = {True: 1.0, False: 15.0}
@@ -79,7 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--model",
         metavar="MODEL",
-        help="a real one: form and counts are checked, other texts only counted; without it one of exact integers",
+        help="a real one, in float32 (bundled: the one that is served when none is named): greedy answers may differ "
+        "only where two tokens are as good as equal, drawn ones are checked in form; without it one of exact integers",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well; - is the output")
     return parser
@@ -88,8 +93,7 @@ def _parser() -> argparse.ArgumentParser:
 async def _chaos(given: argparse.Namespace) -> Report:
     with tempfile.TemporaryDirectory(prefix="lmpool-chaos-") as temporary:
         folder = Path(temporary)
-        model = given.model or str(write_byte_folder(folder / "byte-model", STEP_NS))
-        flags = [model, "--replicas", str(given.replicas), *FLAGS, *(() if given.model else BYTE_MODEL_FLAGS)]
+        flags = [*_model_flags(given.model, folder), "--replicas", str(given.replicas), *FLAGS]
         segments = shared_segments()
         server = ChaosServer(folder, flags)
         try:
@@ -103,6 +107,12 @@ async def _chaos(given: argparse.Namespace) -> Report:
             print(f"the log of the server is in {kept}", file=sys.stderr)
         left = len(orphans(shared_segments() - segments))
         return attrs.evolve(report, leaks=attrs.evolve(report.leaks, segments=report.leaks.segments + left))
+
+
+def _model_flags(model: str | None, folder: Path) -> Sequence[str]:
+    if model is None:
+        return str(write_byte_folder(folder / "byte-model", STEP_NS)), *BYTE_MODEL_FLAGS
+    return *(() if model == BUNDLED else (model,)), *REAL_MODEL_FLAGS
 
 
 async def _measure(server: ChaosServer, given: argparse.Namespace) -> Report:
@@ -161,8 +171,11 @@ async def _measure(server: ChaosServer, given: argparse.Namespace) -> Report:
 async def _learn(server: ChaosServer, client: ChaosClient, given: argparse.Namespace) -> list[Known]:
     """Raises ServerError."""
     with_chat = given.model is None or "chat on" in server.log()
-    questions = (*draw_questions(QUESTIONS, given.seed, with_chat=with_chat), *nonsense(QUESTIONS))
-    lesson = Lesson(client, server.url, is_integer=given.model is None)
+    is_real = given.model is not None
+    count = REAL_QUESTIONS if is_real else QUESTIONS
+    drawn = draw_questions(count, given.seed, with_chat=with_chat, with_rivals=is_real)
+    questions = (*drawn, *nonsense(count))
+    lesson = Lesson(client, server.url, is_integer=not is_real)
     with tqdm(total=len(questions), desc="learning the answers", mininterval=_line_s()) as progress:
         return await lesson.learn(questions, progress)
 

@@ -26,10 +26,20 @@ class StreamError(Exception):
 
 
 @attrs.frozen
+class ScoredToken:
+    token: str
+    logprob: float | None
+    best: tuple[tuple[str, float], ...]
+    """As many as were asked for, in no order of note."""
+    place: object
+    """Its bytes (chat), or where it begins in the text (completions)."""
+
+
+@attrs.frozen
 class ChoiceAnswer:
     text: str
     finish: str | None
-    logprobs: tuple[object, ...]
+    logprobs: tuple[ScoredToken, ...]
     """One entry a token; empty where none were asked for."""
 
 
@@ -60,7 +70,7 @@ def _text(form: Form, choice: Mapping[str, Any]) -> str:
     return str(choice["message"]["content"] if form is Form.CHAT else choice["text"])
 
 
-def entries(form: Form, choice: Mapping[str, Any]) -> list[object]:
+def entries(form: Form, choice: Mapping[str, Any]) -> list[ScoredToken]:
     """The log-probabilities of a choice, or of a piece of one."""
     told = choice.get("logprobs")
     if told is None:
@@ -69,14 +79,14 @@ def entries(form: Form, choice: Mapping[str, Any]) -> list[object]:
         return [_chat_entry(entry) for entry in told["content"] or ()]
     columns = (told["tokens"], told["token_logprobs"], told["top_logprobs"] or [None] * len(told["tokens"]))
     return [
-        (token, logprob, tuple(sorted((best or {}).items())), offset)
+        ScoredToken(token, logprob, tuple(sorted((best or {}).items())), offset)
         for token, logprob, best, offset in zip(*columns, told["text_offset"], strict=True)
     ]
 
 
-def _chat_entry(entry: Mapping[str, Any]) -> object:
+def _chat_entry(entry: Mapping[str, Any]) -> ScoredToken:
     best = tuple((other["token"], other["logprob"]) for other in entry["top_logprobs"])
-    return entry["token"], entry["logprob"], tuple(entry["bytes"] or ()), best
+    return ScoredToken(entry["token"], entry["logprob"], best, tuple(entry["bytes"] or ()))
 
 
 class StreamReader:
@@ -87,7 +97,7 @@ class StreamReader:
         self._wants_usage = wants_usage
         self._texts = [""] * choices
         self._finishes: list[str | None] = [None] * choices
-        self._logprobs: list[list[object]] = [[] for _ in range(choices)]
+        self._logprobs: list[list[ScoredToken]] = [[] for _ in range(choices)]
         self._usage: Mapping[str, Any] | None = None
         self._is_done = False
 

@@ -21,6 +21,7 @@ from lmpool.bench.chaos_answer import (
     whole_answer,
 )
 from lmpool.bench.chaos_question import Form, Manner, Question
+from lmpool.bench.chaos_rounding import faults_beyond_rounding
 from lmpool.bench.chaos_server import Death
 from lmpool.bench.chaos_tally import Ask, Fate
 
@@ -56,6 +57,13 @@ class ChaosClient:
 
     async def close(self) -> None:
         await self._openai.close()
+
+    def faults(self, question: Question, told: Answer, expected: Answer) -> list[str]:
+        """Empty if `told` is the undisturbed answer, as far as that is determined."""
+        if self._is_exact:
+            return differences(told, expected)
+        found = faults_of_form(told, expected)
+        return found if found or not question.is_greedy else faults_beyond_rounding(told, expected)
 
     async def answer(self, question: Question, manner: Manner) -> Answer:
         """Raises what the `openai` client raises, what it sends with, MalformedError, StreamError."""
@@ -94,7 +102,7 @@ class ChaosClient:
                 return Fate.INGRESS_LOST, "", ""
             return Fate.LOST, "", f"{error!r} from {error.__cause__!r}"
         exchange.differs = bool(differences(told, expected))
-        found = differences(told, expected) if self._is_exact else faults_of_form(told, expected)
+        found = self.faults(exchange.question, told, expected)
         return (Fate.WRONG, "", "; ".join(found)) if found else (Fate.COMPLETED, "", "")
 
 

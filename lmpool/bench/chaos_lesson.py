@@ -8,7 +8,7 @@ import attrs
 import httpx
 from tqdm import tqdm
 
-from lmpool.bench.chaos_answer import Answer, differences, faults_of_form
+from lmpool.bench.chaos_answer import Answer
 from lmpool.bench.chaos_client import ChaosClient
 from lmpool.bench.chaos_question import PLAIN, Form, Question
 from lmpool.bench.chaos_reference import reference_differences
@@ -55,9 +55,8 @@ class Lesson:
         else:
             answer = await self._client.answer(question, PLAIN)
             stream = await self._client.answer(question, attrs.evolve(PLAIN, is_stream=True))
-            found = faults_of_form(stream, answer)
+            found = self._client.faults(question, stream, answer)
             if self._is_integer:
-                found += differences(stream, answer)
                 found += reference_differences(question, await self._tokens(question), answer)
         if found:
             raise ServerError(f"undisturbed, question {question.number} {question.fields}: {'; '.join(found)}")

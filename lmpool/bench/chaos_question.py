@@ -41,6 +41,10 @@ class Question:
         assert isinstance(choices, int)
         return choices
 
+    @property
+    def is_greedy(self) -> bool:
+        return self.fields["temperature"] == 0.0
+
 
 @attrs.frozen
 class Manner:
@@ -71,10 +75,17 @@ PLAIN = Manner(
 )
 
 
-def draw_questions(count: int, seed: int, *, with_chat: bool) -> tuple[Question, ...]:
+def draw_questions(count: int, seed: int, *, with_chat: bool, with_rivals: bool) -> tuple[Question, ...]:
+    """`with_rivals`: greedy answers come with the two best of each token."""
     random = Random(f"questions {seed}")
     beginnings = [_text(random, length) for length in SHARED_CHARACTERS]
-    return tuple(_question(number, random, beginnings, with_chat=with_chat) for number in range(count))
+    drawn = [_question(number, random, beginnings, with_chat=with_chat) for number in range(count)]
+    return tuple(_with_rivals(question) if with_rivals and question.is_greedy else question for question in drawn)
+
+
+def _with_rivals(question: Question) -> Question:
+    wanted = {"logprobs": True, "top_logprobs": 2} if question.form is Form.CHAT else {"logprobs": 2}
+    return attrs.evolve(question, fields={**question.fields, **wanted})
 
 
 def _question(number: int, random: Random, beginnings: list[str], *, with_chat: bool) -> Question:
@@ -110,7 +121,7 @@ def nonsense(first: int) -> tuple[Question, ...]:
         ({"prompt": []}, "invalid_value"),
     )
     return tuple(
-        Question(number, Form.COMPLETION, {"prompt": "tell me", "max_tokens": 4, **fields}, code)
+        Question(number, Form.COMPLETION, {"prompt": "tell me", "max_tokens": 4, "temperature": 1.0, **fields}, code)
         for number, (fields, code) in enumerate(wrong, first)
     )
 

@@ -9,6 +9,7 @@ from lmpool.bench.chaos_answer import (
     Answer,
     ChoiceAnswer,
     MalformedError,
+    ScoredToken,
     StreamError,
     StreamReader,
     differences,
@@ -18,7 +19,8 @@ from lmpool.bench.chaos_answer import (
 )
 from lmpool.bench.chaos_question import Form
 
-ANSWER = Answer((ChoiceAnswer("ab", "stop", (("a", -0.5), ("b", -0.25))), ChoiceAnswer("c", "length", ())), 7, 3)
+A, B = ScoredToken("a", -0.5, (), 0), ScoredToken("b", -0.25, (), 1)
+ANSWER = Answer((ChoiceAnswer("ab", "stop", (A, B)), ChoiceAnswer("c", "length", ())), 7, 3)
 
 
 def event(index: int, text: str, finish: str | None = None) -> str:
@@ -84,9 +86,10 @@ def test_an_error_event_is_told_apart_from_one_in_another_form() -> None:
         attrs.evolve(ANSWER, choices=ANSWER.choices[:1]),
         attrs.evolve(ANSWER, choices=(attrs.evolve(ANSWER.choices[0], text="ax"), ANSWER.choices[1])),
         attrs.evolve(ANSWER, choices=(attrs.evolve(ANSWER.choices[0], finish="length"), ANSWER.choices[1])),
-        attrs.evolve(ANSWER, choices=(attrs.evolve(ANSWER.choices[0], logprobs=(("a", -0.5),)), ANSWER.choices[1])),
+        attrs.evolve(ANSWER, choices=(attrs.evolve(ANSWER.choices[0], logprobs=(A,)), ANSWER.choices[1])),
         attrs.evolve(
-            ANSWER, choices=(attrs.evolve(ANSWER.choices[0], logprobs=(("a", -0.5), ("b", -0.26))), ANSWER.choices[1])
+            ANSWER,
+            choices=(attrs.evolve(ANSWER.choices[0], logprobs=(A, attrs.evolve(B, logprob=-0.26))), ANSWER.choices[1]),
         ),
     ],
 )

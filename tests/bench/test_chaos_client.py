@@ -118,10 +118,16 @@ def test_whole_answers_that_differ_are_wrong() -> None:
 
 
 def test_another_text_of_a_real_model_is_counted_and_another_form_is_wrong() -> None:
-    told = ask(whole("xz"), PLAIN, is_exact=False)
+    drawn = attrs.evolve(QUESTION, fields={**QUESTION.fields, "temperature": 0.7})
+    told = ask(whole("xz"), PLAIN, question=drawn, is_exact=False)
     assert (told.fate, told.differs) == (Fate.COMPLETED, True)
-    assert not ask(whole("xy"), PLAIN, is_exact=False).differs
-    assert ask(stream(piece("x"), "[DONE]"), STREAM, is_exact=False).fate is Fate.WRONG
+    assert not ask(whole("xy"), PLAIN, question=drawn, is_exact=False).differs
+    assert ask(stream(piece("x"), "[DONE]"), STREAM, question=drawn, is_exact=False).fate is Fate.WRONG
+
+
+def test_a_greedy_answer_of_a_real_model_is_held_against_its_tokens() -> None:
+    assert ask(whole("xy"), PLAIN, is_exact=False).fate is Fate.COMPLETED
+    assert ask(whole("xz"), PLAIN, is_exact=False).fate is Fate.WRONG
 
 
 def test_a_cut_connection_is_lost_unless_the_ingress_died() -> None:

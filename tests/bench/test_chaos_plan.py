@@ -33,13 +33,26 @@ def test_a_short_run_has_an_outage_and_a_soak_nothing() -> None:
 def test_the_seed_decides_everything() -> None:
     assert draw_plan(120, 1, MANY) == draw_plan(120, 1, MANY)
     assert draw_plan(120, 1, MANY) != draw_plan(120, 2, MANY)
-    assert draw_questions(20, 1, with_chat=True) == draw_questions(20, 1, with_chat=True)
-    assert draw_questions(20, 1, with_chat=True) != draw_questions(20, 2, with_chat=True)
+    assert draw_questions(20, 1, with_chat=True, with_rivals=False) == draw_questions(
+        20, 1, with_chat=True, with_rivals=False
+    )
+    assert draw_questions(20, 1, with_chat=True, with_rivals=False) != draw_questions(
+        20, 2, with_chat=True, with_rivals=False
+    )
 
 
 def test_questions_have_what_servers_have_to_cope_with() -> None:
-    questions = draw_questions(200, 1, with_chat=True)
+    questions = draw_questions(200, 1, with_chat=True, with_rivals=False)
     fields = {name for question in questions for name in question.fields}
     wanted = {"prompt", "messages", "stop", "seed", "n", "presence_penalty", "logprobs", "top_logprobs", "echo"}
     assert wanted <= fields
-    assert {question.form for question in draw_questions(50, 1, with_chat=False)} == {Form.COMPLETION}
+    assert {question.form for question in draw_questions(50, 1, with_chat=False, with_rivals=False)} == {
+        Form.COMPLETION
+    }
+
+
+def test_greedy_questions_to_a_real_model_want_the_two_best_and_are_else_the_same() -> None:
+    plain = draw_questions(200, 1, with_chat=True, with_rivals=False)
+    for question, asked in zip(draw_questions(200, 1, with_chat=True, with_rivals=True), plain, strict=True):
+        wanted = {"logprobs": True, "top_logprobs": 2} if question.form is Form.CHAT else {"logprobs": 2}
+        assert question.fields == {**asked.fields, **(wanted if asked.is_greedy else {})}

@@ -11,6 +11,7 @@ from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Peer, Rank, RequestId, R
 from lmpool.core.messages.ingress_control import RouteDecided, Unroutable
 from lmpool.core.messages.worker_control import ReportWanted
 from lmpool.core.route import POLICIES
+from lmpool.core.transfer import TransferState
 from tests.core.plane import (
     BLOCK_SIZE,
     FACTS,
@@ -23,6 +24,7 @@ from tests.core.plane import (
     ready_plane,
     request,
 )
+from tests.core.transfer_world import LONG, TransferWorld
 
 SHARED = chain(("shared", 40))
 PROMPT = 40 * BLOCK_SIZE + 7
@@ -182,3 +184,23 @@ def test_b47_a_new_control_has_the_whole_index_again_from_full_reports_and_takes
     answer = plane.ask(question(1, chain(("shared", 40), ("more", 2)), 42 * BLOCK_SIZE + 1))
     assert isinstance(answer, RouteDecided)
     assert (answer.rank, answer.ready_blocks) == (1, 42)
+
+
+@pytest.mark.parametrize("state", [TransferState.PREPARING, TransferState.COPYING])
+def test_b20_r58_a_transfer_that_nobody_wants_any_more_holds_nothing_however_often(state: TransferState) -> None:
+    world = TransferWorld(2)
+    world.stations[0].store(LONG)
+    for _ in range(100):
+        transfer = world.open(0, 1, LONG)
+        if state is TransferState.COPYING:  # its source is ready, and its target has not begun
+            world.deliver(0)
+            world.hear(1, world.to_worker[1].popleft())
+            world.answer(1, world.to_control[1].popleft())
+        assert transfer.state is state
+        world.transfers.cancel(world.now, transfer.id)
+        world.after_control()
+        world.settle()
+        assert [station.exchange.is_idle for station in world.stations] == [True, True]
+        assert world.stations[0].pool.counts().pinned == 0
+        assert world.stations[1].depth(LONG) == 0
+    world.assert_at_rest()
