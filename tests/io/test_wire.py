@@ -10,9 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmpool.core.ids import RequestId, Role
+from lmpool.core.ids import SECOND, RequestId, Role
 from lmpool.core.messages.ingress_control import BookingsOffered, DecisionsReported, RouteAsked, StateAsked
 from lmpool.core.messages.ingress_worker import Abort, FinishChoice, Submit, TokensProduced
+from lmpool.core.messages.transfer import (
+    BeginCopy,
+    Copied,
+    PrepareSource,
+    PrepareTarget,
+    Published,
+    SourcePrepared,
+    TargetPrepared,
+    TransferAsked,
+    TransferEnded,
+)
 from lmpool.core.messages.worker_control import FullReport, Report, WorkerJoined
 from lmpool.io.wire import PREFIX, Framed, FrameSplitter, Hello, WireError, decode, encode
 from tests.io.wire_records import EXAMPLES, KINDS, LOAD, RATES, REQUEST, SAMPLING, STOP, framed
@@ -151,6 +162,30 @@ def test_an_integer_is_welcome_as_a_float_and_becomes_one() -> None:
         changed(BY_KIND[TokensProduced], tokens=[-1, 2]),
         changed(BY_KIND[TokensProduced], choices=[0, -1]),
         changed(BY_KIND[TokensProduced], tokens=[1 << 33, 2]),
+        changed(BY_KIND[Submit], awaits=[4, 9]),
+        changed(BY_KIND[Submit], awaits={"transfer": [4, 9], "blocks": -1, "until_ns": 1}),
+        changed(BY_KIND[PrepareSource], chain=15),
+        changed(BY_KIND[PrepareSource], first=2),
+        changed(BY_KIND[PrepareSource], first=-1),
+        changed(BY_KIND[PrepareSource], target=64),
+        changed(BY_KIND[PrepareSource], mode="steal"),
+        changed(BY_KIND[PrepareSource], deadline_ns=-1),
+        changed(BY_KIND[PrepareTarget], means="telepathy"),
+        changed(BY_KIND[BeginCopy], blocks=[]),
+        changed(BY_KIND[BeginCopy], blocks=[1, 2]),
+        changed(BY_KIND[BeginCopy], blocks=[-1]),
+        changed(BY_KIND[BeginCopy], blocks=[1 << 24]),
+        changed(BY_KIND[BeginCopy], generations=[-1]),
+        changed(BY_KIND[SourcePrepared], blocks=list(range(16_385)), generations=[0] * 16_385),
+        changed(BY_KIND[TargetPrepared], blocks=0),
+        changed(BY_KIND[TargetPrepared], first=-1),
+        changed(BY_KIND[Copied], size_bytes=-1),
+        changed(BY_KIND[Published], version=0),
+        changed(BY_KIND[TransferEnded], blocks_freed=-1),
+        changed(BY_KIND[TransferEnded], end="bored"),
+        changed(BY_KIND[TransferAsked], copy_ns=0),
+        changed(BY_KIND[TransferAsked], lease_ns=4_000 * SECOND),
+        changed(BY_KIND[TransferAsked], source=-1),
         frame([]),
         frame("StateAsked"),
         frame({}),
