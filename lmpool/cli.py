@@ -36,8 +36,8 @@ BENCHES = {
     "routing": "lmpool.bench.routing",
     "transfer": "lmpool.bench.transfer",
 }
-SIMULATE = "lmpool.bench.simulate"
-"""Reads its own flags, as each measurement does."""
+MEASURING = {"simulate": "lmpool.bench.simulate", "calibrate": "lmpool.bench.calibrate"}
+"""Commands that read their own flags, as each measurement does."""
 
 SERVER_FLAGS = ("--url", "--api-key-file")
 
@@ -94,6 +94,7 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument("request", metavar="REQUEST_ID", help="as above")
     _add_server(explain)
     commands.add_parser("simulate", help="replay a trace or a workload under one policy after another", add_help=False)
+    commands.add_parser("calibrate", help="measure what steps and transfers take here, for a server", add_help=False)
     bench = commands.add_parser("bench", help="measure this machine", allow_abbrev=False)
     bench.add_argument("name", choices=tuple(BENCHES), help="what to measure")
     bench.add_argument("rest", nargs=argparse.REMAINDER, help="flags of that measurement; --help lists them")
@@ -150,8 +151,8 @@ def _about(knob: Knob) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code. Usage errors end the program with code 2."""
-    if arguments[:1] == ["simulate"]:
-        return int(importlib.import_module(SIMULATE).main(arguments[1:]))
+    if arguments and arguments[0] in MEASURING:
+        return int(importlib.import_module(MEASURING[arguments[0]]).main(arguments[1:]))
     known, unknown = parser().parse_known_args(arguments)
     given = vars(known)
     command = given.pop("command")

@@ -99,7 +99,7 @@ def _plan(probe: Probe, step: int, block_size: int) -> BatchPlan:
     return BatchPlan(StepNumber(step), slots, starts, rows)
 
 
-def _seconds(runner: Runner, probe: Probe, block_size: int) -> float:
+def step_seconds(runner: Runner, probe: Probe, block_size: int) -> float:
     """The best of a few repetitions; the first one also warms up."""
     best = float("inf")
     until = time.perf_counter() + PROBE_S_MAX
@@ -133,7 +133,7 @@ def fitted(features: Sequence[Sequence[float]], seconds: Sequence[float]) -> Rat
 def measure_rates(runner: Runner, bounds: Bounds) -> Rates:
     """Runs about twenty small steps over whatever the pool holds, and leaves slots that the next starts replace."""
     measured = probes(bounds)
-    seconds = [_seconds(runner, probe, bounds.block_size) for probe in measured]
+    seconds = [step_seconds(runner, probe, bounds.block_size) for probe in measured]
     return fitted([probe.features for probe in measured], seconds)
 
 

@@ -11,6 +11,7 @@ import attrs
 import torch
 
 from lmpool.core.plan import ReplicaError
+from lmpool.gpu.device import DTYPES
 from lmpool.gpu.memory import HostMemory, size_text
 
 LAYOUT = "layers.kv.blocks.tokens.heads.dim"
@@ -183,3 +184,11 @@ def allocate_cuda_pool(shape: BlockShape, blocks: int, device: torch.device) -> 
 def layout_name(shape: BlockShape) -> str:
     """All that must agree before one rank may read another's blocks, except dtype and block size."""
     return f"{LAYOUT}/{shape.layers}x2x{shape.kv_heads}x{shape.head_dim}"
+
+
+def shape_of(layout: str, block_size: int, dtype: str) -> BlockShape:
+    """What `layout_name` has written."""
+    name, _, numbers = layout.partition("/")
+    assert name == LAYOUT
+    layers, _, kv_heads, head_dim = map(int, numbers.split("x"))
+    return BlockShape(layers, block_size, kv_heads, head_dim, DTYPES[dtype])

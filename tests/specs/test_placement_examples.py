@@ -5,6 +5,7 @@ from lmpool.core.ids import Nanos
 from lmpool.core.placement import propose
 from lmpool.core.proposal import USUAL, Gate, Occasion
 from lmpool.core.transfer_price import TransferPrices
+from lmpool.io.calibration import CalibratedPair, Calibration, CopyPoint, StepPoint
 from tests.core.places import MILLI, flat_prices, held, pair, placement_view, point, profile, site
 from tests.specs.tables import names_of_tests, read_rows
 
@@ -55,6 +56,12 @@ def test_proposals(row: dict[str, str]) -> None:
         "gate": "" if proposal.gate is None else proposal.gate.value,
     }
     assert found == {name: row[name] for name in found}
+
+
+def test_every_field_of_a_calibration_stands_in_its_table() -> None:
+    kinds = {"file": Calibration, "step": StepPoint, "pair": CalibratedPair, "point": CopyPoint}
+    fields = [(field.name, of) for of, kind in kinds.items() for field in attrs.fields(kind)]
+    assert [(row["field"], row["of"]) for row in read_rows("placement.md", "The calibration file")] == fields
 
 
 def test_every_gate_stands_in_the_table() -> None:

@@ -1,0 +1,255 @@
+"""`lmpool calibrate`: what steps and transfers take on this machine, with this model, as a file that a server reads.
+
+First prefill and decode steps of one replica over many sizes, and the five rates fitted to them. Then, for every pair
+of replicas that has a path and for 1 to 64 blocks, the time in which the path carries them between two real processes:
+scattered blocks, source in no cache, beside nothing else. What arrives is compared byte by byte.
+
+Residuals (of the transaction around a copy) and the interference of running steps are null: a server assumes them and
+corrects both by what it observes. Measure on an idle machine, and again after any change of model, dtype, block size,
+replicas or devices: a file that does not fit is refused.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from math import ceil
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import attrs
+from tqdm import tqdm
+
+import lmpool
+from lmpool.bench.table import table_lines
+from lmpool.bench.transfer_pair import MeasuredPair, PairOrder, WrongBytes, device_facts
+from lmpool.core.ids import MILLISECOND, Rank
+from lmpool.core.prefix import ModelIdentity
+from lmpool.core.proposal import USUAL, chain_prefill_ns
+from lmpool.core.rates import Rates
+from lmpool.core.transfer_price import Pair, TransferPrices
+from lmpool.gpu.paths.port import CHUNK_BYTES, PathKind
+from lmpool.io.calibration import (
+    SCHEMA,
+    CalibratedPair,
+    Calibration,
+    CopyPoint,
+    StepPoint,
+    calibration_text,
+    transfer_profile,
+)
+from lmpool.io.supervision.machine import usual_cache_folder
+from lmpool.io.topology import RankPair, TopologyError, all_pairs, cuda_pairs, listed_pairs, run_smi
+
+STEPS = "lmpool.bench.calibrate_steps"
+OUTPUT = Path("lmpool-calibration.json")
+BLOCKS = (1, 2, 4, 8, 16, 32, 64)
+COLUMNS = ("pair", "path", "blocks", "MiB", "copy ms", "p95 ms", "price ms", "p95 ms", "prefill ms", "pays")
+
+
+class CalibrateError(Exception):
+    """One line: why there is no calibration."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = _parser().parse_args(arguments)
+    try:
+        calibration = calibrate(given)
+        _write(given.output, calibration)
+    except (CalibrateError, TopologyError, WrongBytes) as error:
+        print(f"lmpool calibrate: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(report_lines(calibration)))
+    print(f"written to {given.output}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "lmpool calibrate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="as of lmpool serve (default: the bundled one)")
+    parser.add_argument("--replicas", type=int, default=2, metavar="N", help="all their pairs (default %(default)s)")
+    parser.add_argument("--device", default="auto", help="as of lmpool serve (default %(default)s)")
+    parser.add_argument("--dtype", default="auto", help="as of lmpool serve (default %(default)s)")
+    parser.add_argument("--threads", type=int, metavar="N", help="of each replica (default: cores / replicas)")
+    parser.add_argument("--block-size", type=int, default=16, metavar="TOKENS", help="(default %(default)s)")
+    parser.add_argument("--kv-blocks", type=int, metavar="N", help="pool in which steps are measured")
+    parser.add_argument(
+        "--path", choices=[kind.value for kind in PathKind], help="(default: shm on CPU, cuda-ipc on CUDA)"
+    )
+    parser.add_argument(
+        "--pairs", metavar="LIST", help="0-1 (both ways), 0>1; default: all on CPU, linked ones on CUDA"
+    )
+    parser.add_argument("--rounds", type=int, default=40, metavar="N", help="of each size (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, metavar="S")
+    parser.add_argument("--cache-folder", type=Path, metavar="FOLDER", help="as of lmpool serve")
+    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="(default %(default)s)")
+    return parser
+
+
+def calibrate(given: argparse.Namespace) -> Calibration:
+    """Raises CalibrateError, TopologyError and WrongBytes."""
+    if given.replicas < 2 or given.rounds < 1:
+        raise CalibrateError("it needs two replicas and one round at least")
+    threads = given.threads or max(1, (os.cpu_count() or 1) // given.replicas)
+    curve = measured_steps(given, threads)
+    path = given.path or (PathKind.SHARED_MEMORY.value if curve["device"] == "cpu" else PathKind.CUDA_IPC.value)
+    return Calibration(
+        schema=SCHEMA,
+        lmpool=lmpool.__version__,
+        identity=ModelIdentity(**curve["identity"]),
+        block_bytes=curve["block_bytes"],
+        device=curve["device"],
+        threads=threads,
+        rates=Rates(**curve["rates"]),
+        prefills=tuple(StepPoint(**step) for step in curve["prefills"]),
+        decodes=tuple(StepPoint(**step) for step in curve["decodes"]),
+        interference=None,
+        pairs=measured_pairs(given, path, curve["shape"], threads),
+    )
+
+
+def measured_steps(given: argparse.Namespace, threads: int) -> dict[str, Any]:
+    """Of one replica, in a process of its own. Raises CalibrateError."""
+    order = {
+        "model": given.model,
+        "cache": str((given.cache_folder or usual_cache_folder(os.environ)).absolute()),
+        "model_folder": "",
+        "device": given.device,
+        "dtype": given.dtype,
+        "threads": threads,
+        "block_size": given.block_size,
+        "kv_blocks": given.kv_blocks,
+    }
+    command = [sys.executable, "-m", STEPS, json.dumps(order)]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    with (
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process,
+        tqdm(desc="steps", unit="step") as bar,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            answer = json.loads(line)
+            match answer:
+                case {"told": told}:
+                    bar.set_postfix_str(told)
+                case {"done": done, "of": total}:
+                    bar.total = total
+                    bar.update(done - bar.n)
+                case {"curve": curve}:
+                    return dict(curve)
+                case _:
+                    raise CalibrateError(answer["failed"])
+        raise CalibrateError(f"the process that measures steps has ended with code {process.wait()}")
+
+
+def measured_pairs(
+    given: argparse.Namespace, path: str, shape: dict[str, Any], threads: int
+) -> tuple[CalibratedPair, ...]:
+    """Raises TopologyError and WrongBytes."""
+    devices = int(device_facts()["cuda_devices"])
+    pairs = _pairs(given, path)
+    found: list[CalibratedPair] = []
+    with tqdm(total=len(pairs) * len(BLOCKS) * given.rounds, desc="copies", unit="copy") as bar:
+        for pair in pairs:
+            points: list[CopyPoint] = []
+            with MeasuredPair(_pair_order(path, shape, threads, pair, devices)) as measured:
+                for blocks in BLOCKS:
+                    bar.set_postfix_str(f"{path} {pair[0]}>{pair[1]}, {blocks} blocks")
+                    points.append(_point(measured, blocks, given, pair, bar))
+            found.append(CalibratedPair(*pair, path, tuple(points)))
+    return tuple(found)
+
+
+def _pairs(given: argparse.Namespace, path: str) -> tuple[RankPair, ...]:
+    if given.pairs is not None:
+        return listed_pairs(given.pairs, given.replicas)
+    on_cpu = path in (PathKind.SHARED_MEMORY.value, PathKind.GLOO.value)
+    return all_pairs(given.replicas) if on_cpu else cuda_pairs(given.replicas, os.environ, run_smi)
+
+
+def _pair_order(path: str, shape: dict[str, Any], threads: int, pair: RankPair, devices: int) -> PairOrder:
+    on_cpu = path in (PathKind.SHARED_MEMORY.value, PathKind.GLOO.value)
+    source, target = ("cpu" if on_cpu else f"cuda:{rank % max(devices, 1)}" for rank in pair)
+    pool = shape | {"blocks": _held()}
+    return PairOrder(
+        path=path,
+        source_pool=pool | {"device": source},
+        target_pool=pool | {"device": target},
+        threads=threads,
+        chunk_bytes=CHUNK_BYTES[PathKind(path)],
+        is_summed=False,
+        cold_bytes=None,
+    )
+
+
+def _held() -> int:
+    """Blocks of a pool: four times the largest transfer, so that scattered blocks are scattered."""
+    return 4 * BLOCKS[-1]
+
+
+def _point(
+    measured: MeasuredPair, blocks: int, given: argparse.Namespace, pair: RankPair, bar: "tqdm[Any]"
+) -> CopyPoint:
+    chance = random.Random(f"{given.seed} {pair} {blocks}")
+    seconds: list[float] = []
+    for number in range(given.rounds + 1):  # the first warms up and is not counted
+        source, target = (tuple(chance.sample(range(_held()), blocks)) for _ in range(2))
+        took = measured.path_s(source, target)
+        if number:
+            seconds.append(took)
+            bar.update()
+    return copy_point(blocks, seconds)
+
+
+def copy_point(blocks: int, seconds: Sequence[float]) -> CopyPoint:
+    ordered = sorted(seconds)
+    p95 = ordered[ceil(0.95 * len(ordered)) - 1]
+    return CopyPoint(blocks, median(ordered), max(p95, median(ordered)), None, None)
+
+
+def _write(path: Path, calibration: Calibration) -> None:
+    """Raises CalibrateError."""
+    try:
+        path.write_bytes(calibration_text(calibration))
+    except OSError as error:
+        raise CalibrateError(f"cannot write {path}: {error.strerror}") from error
+
+
+def report_lines(calibration: Calibration) -> list[str]:
+    """Rates, then each pair and size with its price, beside what it takes to compute as many blocks from nothing."""
+    rates, size = calibration.rates, calibration.identity.block_size
+    prices = TransferPrices(transfer_profile(calibration))
+    rows: list[list[str]] = []
+    for pair in calibration.pairs:
+        for point in pair.points:
+            price = prices.price(Pair(Rank(pair.source), Rank(pair.target)), point.blocks)
+            prefill = chain_prefill_ns(rates, size, 0, point.blocks)
+            rows.append(
+                [
+                    f"{pair.source}>{pair.target}",
+                    pair.path,
+                    str(point.blocks),
+                    f"{point.blocks * calibration.block_bytes / (1 << 20):.2f}",
+                    f"{point.copy_p50_s * 1e3:.3f}",
+                    f"{point.copy_p95_s * 1e3:.3f}",
+                    f"{price.median_ns / MILLISECOND:.2f}",
+                    f"{price.p95_ns / MILLISECOND:.2f}",
+                    f"{prefill / MILLISECOND:.2f}",
+                    "yes" if prefill > price.p95_ns * USUAL.safety_ratio else "no",
+                ]
+            )
+    names = ", ".join(f"{name} {value:.4g}" for name, value in attrs.asdict(rates).items())
+    return [
+        f"rates in ns: {names}",
+        *table_lines(COLUMNS, rows),
+        "price: with an assumed residual and interference, which a server corrects; pays: prefill > 1.5 x P95",
+    ]
