@@ -204,6 +204,24 @@ def test_b58_bytes_that_change_on_their_way_are_found(ends: Ends, monkeypatch: p
     ends.assert_usable(2)
 
 
+def test_broken_groups_leave_no_descriptor_no_thread_and_no_file(ends: Ends) -> None:
+    ends.assert_usable(1)
+    before = held()
+    for counter in range(2, 7):
+        broken = attrs.evolve(LONG, transfer=(7, counter))
+        ends.copy(broken, watch(cancel_from=5 * SHAPE.block_bytes), broken, watch())
+        ends.assert_usable(counter + 10)
+    descriptors, threads = held()
+    assert descriptors <= before[0] + 1  # five groups would have left five at least; one may be on its way out
+    assert threads <= before[1] + 1
+    assert list(ends.folder.iterdir()) == []
+
+
+def held() -> tuple[int, int]:
+    """Descriptors and threads of this process."""
+    return len(list(Path("/proc/self/fd").iterdir())), len(list(Path("/proc/self/task").iterdir()))
+
+
 @pytest.mark.parametrize(
     "said",
     [
