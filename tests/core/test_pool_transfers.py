@@ -1,5 +1,8 @@
 """Control and two workers, door to door: a transfer that is ordered serves the requests that are routed to it."""
 
+import os
+import subprocess
+import sys
 from collections import deque
 
 import attrs
@@ -183,3 +186,35 @@ def test_a_failed_copy_is_over_at_once_and_another_may_begin(pool: Pool) -> None
     pool.pass_time(300 * MILLISECOND)
     assert pool.holders(CHAIN) == [7, 7]
     assert chain_length(CHAIN) == 7
+
+
+SCRIPT = """
+from lmpool.core.messages.transfer import CopyMeans, TransferMode
+from tests.core.test_pool_transfers import CHAIN, Pool
+from tests.core.worker_world import prompt_of
+pool = Pool(3)
+pool.worlds[0].submit(1, prompt_of(57, kind=1))
+pool.worlds[0].run(100)
+pool.go_on()
+for target, mode in ((1, TransferMode.COPY), (2, TransferMode.MOVE)):
+    pool.order(0, target, CHAIN, mode, CopyMeans.SEND)
+    print(pool.control.digest().hex(), *(world.worker.digest().hex() for world in pool.worlds))
+    pool.go_on()
+    print(pool.control.digest().hex(), *(world.worker.digest().hex() for world in pool.worlds))
+"""
+
+
+def test_the_digests_do_not_depend_on_the_hash_seed() -> None:
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.getcwd()},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert outputs[0] == outputs[1]
+    lines = outputs[0].splitlines()
+    assert len(dict.fromkeys(lines)) == 4
