@@ -26,7 +26,7 @@ class Pool:
     """Links that deliver at once and in order; one clock."""
 
     def __init__(self, ranks: int) -> None:
-        self.control = ControlPlane(SETTINGS, CONTROL.epoch, Nanos(0))
+        self.control = ControlPlane(attrs.evolve(SETTINGS, replicas=ranks), CONTROL.epoch, Nanos(0))
         self.worlds = [World(rank=Rank(rank)) for rank in range(ranks)]
         self.told = [0] * ranks
         """Messages of each worker that control has heard."""
