@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from lmpool.core.cost import prefill_ns, prefill_pairs
 from lmpool.core.fleet import RankView, RouteView
 from lmpool.core.ids import Epoch, Nanos, Rank
 from lmpool.core.messages.transfer import TransferMode
@@ -162,3 +163,23 @@ def _pull(
 def _room(rank: RankView, blocks: int) -> int:
     """The request needs these blocks in any case."""
     return rank.blocks_open - blocks
+
+
+def with_pulls(view: RouteView, pulls: Sequence[Proposal | None]) -> tuple[list[int], list[float], list[bool]]:
+    """What each rank would compute and when it could begin, with its pull where that is the sooner: `uncached` and
+    `waits` of the view, and whether it is."""
+    uncached, waits, is_pulled = list(view.uncached), list(view.waits), [False] * len(pulls)
+    for index, pull in enumerate(pulls):
+        if pull is None or pull.gate is not None:
+            continue
+        rank, prompt = view.ranks[index], view.asked.prompt_tokens
+        rest = max(prompt - (pull.first + pull.blocks) * rank.block_size, 1)
+        begins = max(waits[index], pull.arrives_ns)
+        computed = waits[index] + _prefill_ns(rank, prompt, uncached[index])
+        if begins + _prefill_ns(rank, prompt, rest) < computed:
+            uncached[index], waits[index], is_pulled[index] = rest, begins, True
+    return uncached, waits, is_pulled
+
+
+def _prefill_ns(rank: RankView, prompt: int, tokens: int) -> float:
+    return prefill_ns(rank.rates, tokens, prefill_pairs(tokens, prompt - tokens))

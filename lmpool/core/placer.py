@@ -12,14 +12,14 @@ from lmpool.core.fetch import Giver, fetches
 from lmpool.core.fleet import RouteView
 from lmpool.core.ids import SECOND, BlockHash, Epoch, Nanos, Peer, Rank, Role, TransferId
 from lmpool.core.ledger import Ledger
-from lmpool.core.messages.transfer import CopyMeans, TransferEnd, TransferRefusal
+from lmpool.core.messages.transfer import CopyMeans, TransferRefusal
 from lmpool.core.page_table import PageTable
 from lmpool.core.placement import HeldChain, PlacementView, Site, propose
 from lmpool.core.prefix import HASH_BYTES, chain_length
 from lmpool.core.proposal import Conditions, PlacementSettings, Proposal, Underway
 from lmpool.core.transfer_log import TransferLog
 from lmpool.core.transfer_price import Pair, TransferPrices, TransferProfile
-from lmpool.core.transfers import TransferOutcome, TransferTerms
+from lmpool.core.transfers import Transfer, TransferOutcome, TransferTerms
 
 WAIT_WEIGHT = 1 / 8
 """Of a new wait against all before it: a queue counts when it has lasted some plannings, not while one prompt runs."""
@@ -185,30 +185,27 @@ class Placer:
         """The pull that the chosen rank of a request will not have."""
         self.log.refuse(now, proposal)
 
-    def end(
-        self,
-        now: Nanos,
-        transfer: TransferId,
-        outcome: TransferOutcome,
-        cause: TransferRefusal | TransferEnd | None,
-        published: Nanos | None,
-    ) -> None:
-        """`published`: when control heard of it. Harmless for transfers that nobody proposed here."""
-        record = self.log.end(transfer, outcome, published)
+    def end(self, now: Nanos, ended: Transfer) -> None:
+        """It is over. Harmless for transfers that nobody proposed here."""
+        assert ended.outcome is not None
+        is_published = ended.outcome is TransferOutcome.PUBLISHED
+        record = self.log.end(ended.id, ended.outcome, ended.published_ns if is_published else None)
         if record is None:
             return
-        del self._underway[transfer]
+        del self._underway[ended.id]
         proposal = record.proposal
         pair, last = proposal.pair, proposal.last
         earlier = self._chains.pop((last, pair.target), None)
         failures = 0
         if record.took_ns is not None:
-            self._prices.observe(now, pair, proposal.blocks, proposal.price, record.took_ns)
+            assert ended.target_prepared is not None
+            # of what was not resident there by then
+            self._prices.observe(now, pair, ended.target_prepared.blocks, proposal.price, record.took_ns)
             if proposal.lease_ns:
                 self._lease(now, proposal)
-        elif outcome is not TransferOutcome.CANCELLED:
+        elif ended.outcome is not TransferOutcome.CANCELLED:
             failures = 1 if earlier is None else min(earlier.failures + 1, FAILURES_MAX)
-            if cause not in OF_THE_CHAIN:
+            if ended.cause not in OF_THE_CHAIN:
                 for rank in pair:
                     self._ranks[rank] = Nanos(now + self._settings.rank_pause_ns)
         until = Nanos(now + (self._settings.chain_pause_ns << failures))

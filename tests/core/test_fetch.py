@@ -2,8 +2,10 @@ from collections.abc import Sequence
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lmpool.core.fetch import Giver, fetches
+from lmpool.core.fetch import Giver, fetches, with_pulls
 from lmpool.core.fleet import RankView, RouteView
 from lmpool.core.ids import MILLISECOND, Epoch, Nanos, Rank, TransferId
 from lmpool.core.prefix import HASH_BYTES
@@ -140,3 +142,85 @@ def test_a_pull_needs_the_blocks_that_its_request_needs_anyway() -> None:
     assert one(pulls(seen((40, 0), [idle_rank(0), short]))[1]).gate is Gate.NO_ROOM
     enough = attrs.evolve(idle_rank(1), blocks_open=40)
     assert one(pulls(seen((40, 0), [idle_rank(0), enough]))[1]).gate is None
+
+
+def begins_and_computes(view: RouteView, found: Sequence[Proposal | None]) -> list[tuple[float, int, bool]]:
+    uncached, waits, is_pulled = with_pulls(view, found)
+    return [(wait / MILLI, tokens, pulled) for wait, tokens, pulled in zip(waits, uncached, is_pulled, strict=True)]
+
+
+def test_a_route_reckons_with_the_sooner_of_fetching_and_computing() -> None:
+    view = seen((40, 0))
+    assert begins_and_computes(view, pulls(view)) == [(0.0, 1, False), (1.0, 1, True)]
+    assert begins_and_computes(view, [None, None]) == [(0.0, 1, False), (0.0, 640, False)]
+
+
+def test_a_refused_pull_changes_no_route() -> None:
+    view = seen((40, 0))
+    assert begins_and_computes(view, pulls(view, prices=flat_prices(30, 50)))[1] == (0.0, 640, False)
+
+
+def test_a_pull_goes_on_while_its_request_waits() -> None:
+    view = attrs.evolve(seen((40, 0)), waits=[0.0, 30 * MILLI])
+    assert begins_and_computes(view, pulls(view, prices=flat_prices(20, 21)))[1] == (30.0, 1, True)
+    view = attrs.evolve(seen((40, 0)), waits=[0.0, 5 * MILLI])
+    assert begins_and_computes(view, pulls(view, prices=flat_prices(20, 21)))[1] == (20.0, 1, True)
+
+
+def test_a_partial_pull_leaves_the_rest_to_compute() -> None:
+    view = seen((10, 0))
+    assert begins_and_computes(view, pulls(view))[1] == (1.0, 640 - 160, True)
+
+
+RANKS = 4
+DEPTHS = st.lists(st.integers(0, 40), min_size=RANKS, max_size=RANKS)
+
+
+@given(
+    DEPTHS,
+    DEPTHS,
+    st.lists(st.integers(0, 100), min_size=RANKS, max_size=RANKS),
+    st.floats(0.1, 60),
+    st.floats(1, 3),
+    st.lists(st.permutations(range(RANKS)), max_size=1),
+    st.sampled_from(["a", "b"]),
+    st.floats(0, 500),
+)
+def test_no_pull_is_taken_that_a_gate_would_refuse(
+    ready: list[int],
+    arriving: list[int],
+    room: list[int],
+    median: float,
+    spread: float,
+    running: list[list[int]],
+    label: str,
+    wait: float,
+) -> None:
+    ranks = [attrs.evolve(idle_rank(rank), blocks_open=room[rank]) for rank in range(RANKS)]
+    coming = [min(more, 40 - depth) if more % 3 == 0 else 0 for more, depth in zip(arriving, ready, strict=True)]
+    known = [depth + more for depth, more in zip(ready, coming, strict=True)]
+    view = attrs.evolve(seen(ready, ranks), arriving=coming, known=known, waits=[wait * MILLI] * RANKS)
+    found = conditions(RANKS, underway=[underway(two[0], two[1], chain((label, 30))) for two in running])
+    proposals = pulls(view, found=found, prices=flat_prices(median, median * spread))
+    uncached, waits, is_pulled = with_pulls(view, proposals)
+    for index, pull in enumerate(proposals):
+        if pull is None or pull.gate is not None:
+            assert (uncached[index], waits[index], is_pulled[index]) == (view.uncached[index], view.waits[index], False)
+            continue
+        assert pull.pair.target == index
+        assert pull.first == ready[index]
+        assert len(pull.chain) == (pull.first + pull.blocks) * HASH_BYTES <= len(CHAIN)
+        assert CHAIN.startswith(pull.chain)
+        if pull.joins is None:
+            assert ready[pull.pair.source] * HASH_BYTES >= len(pull.chain)
+            assert pull.saved_ns > USUAL.safety_ratio * pull.price.p95_ns
+            assert coming[index] == 0
+            assert pull.blocks <= room[index]
+            busy = [side for two in running for side in two[:2]]
+            assert pull.pair.source not in busy[:1]
+            assert index not in busy[1:]
+        else:
+            assert label == "a"
+            assert pull.arrives_ns < pull.saved_ns
+        assert waits[index] >= view.waits[index]
+        assert uncached[index] <= view.uncached[index]

@@ -8,15 +8,27 @@ import attrs
 import pytest
 
 from lmpool.core.demand import FADE_NS
-from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Nanos, Rank, TransferId
+from lmpool.core.ids import MILLISECOND, SECOND, BlockId, Epoch, Generation, Nanos, Rank, TransferId, Version
 from lmpool.core.ledger import Ledger
-from lmpool.core.messages.transfer import TransferRefusal
+from lmpool.core.messages.transfer import (
+    Confirmed,
+    Copied,
+    Published,
+    SourcePrepared,
+    TargetPrepared,
+    TransferAnswer,
+    TransferEnd,
+    TransferEnded,
+    TransferRefusal,
+    TransferRefused,
+)
 from lmpool.core.page_table import PageTable
 from lmpool.core.placement import Site
 from lmpool.core.placer import COOLING_MAX, COPY_NS_MIN, FAILURES_MAX, Placer
+from lmpool.core.prefix import chain_length
 from lmpool.core.proposal import USUAL, Gate, Occasion, PlacementSettings, Proposal
 from lmpool.core.transfer_log import REFUSALS_KEPT
-from lmpool.core.transfers import TransferOutcome
+from lmpool.core.transfers import TransferOutcome, Transfers
 from tests.core.places import MILLI, NOW, paths, point, profile, site
 from tests.core.plane import chain, worker
 
@@ -34,7 +46,7 @@ class World:
         self.holders = [self.table.grant() for _ in sites]
         self.ledger = Ledger(len(sites))
         self.now = NOW
-        self.counter = 0
+        self.transfers = Transfers(Epoch(1), SECOND)
 
     def ask(self, packed: bytes, times: int) -> None:
         for _ in range(times):
@@ -53,18 +65,46 @@ class World:
         return found
 
     def begin(self, proposal: Proposal) -> TransferId:
-        self.counter += 1
-        transfer = TransferId(Epoch(1), self.counter)
+        transfer = self.transfers.begin(self.now, self.placer.terms(proposal))
+        assert isinstance(transfer, TransferId)
         self.placer.begin(self.now, transfer, proposal)
         return transfer
 
-    def publish(self, transfer: TransferId, took: float) -> None:
-        published = Nanos(self.now + round(took * MILLI))
-        self.now = Nanos(published + MILLISECOND)
-        self.placer.end(self.now, transfer, TransferOutcome.PUBLISHED, None, published)
+    def hear(self, side: Rank, answer: TransferAnswer) -> None:
+        self.transfers.hear(self.now, worker(side, 1), answer)
+        for ended in self.transfers.take_ended():
+            self.placer.end(self.now, ended)
 
-    def fail(self, transfer: TransferId, cause: TransferRefusal | None = TransferRefusal.NO_BLOCKS) -> None:
-        self.placer.end(self.now, transfer, TransferOutcome.REFUSED, cause, None)
+    def publish(self, transfer: TransferId, took: float) -> None:
+        """Heard so many milliseconds after now; the source's last word comes a millisecond later."""
+        open_transfer = self.transfers.get(transfer)
+        assert open_transfer is not None
+        terms = open_transfer.terms
+        source, target, first = terms.source.rank, terms.target.rank, terms.first
+        blocks = chain_length(terms.chain) - first
+        numbers = tuple(range(blocks))
+        self.hear(source, SourcePrepared(transfer, tuple(map(BlockId, numbers)), tuple(map(Generation, numbers))))
+        self.hear(target, TargetPrepared(transfer, first, blocks))
+        self.hear(target, Copied(transfer, 100, Nanos(7)))
+        self.hear(source, Confirmed(transfer))
+        self.now = Nanos(self.now + round(took * MILLI))
+        self.hear(target, Published(transfer, Version(1)))
+        self.now = Nanos(self.now + MILLISECOND)
+        self.hear(source, TransferEnded(transfer, TransferEnd.FINALIZED, 0))
+        assert self.transfers.get(transfer) is None
+
+    def fail(self, transfer: TransferId, cause: TransferRefusal = TransferRefusal.NO_BLOCKS) -> None:
+        open_transfer = self.transfers.get(transfer)
+        assert open_transfer is not None
+        terms = open_transfer.terms
+        self.hear(terms.target.rank, TransferRefused(transfer, cause))
+        self.hear(terms.source.rank, TransferEnded(transfer, TransferEnd.ABORTED, 0))
+        assert self.transfers.get(transfer) is None
+
+    def cancel(self, transfer: TransferId) -> None:
+        self.transfers.cancel(self.now, transfer)
+        for rank in (0, 1):
+            self.hear(Rank(rank), TransferEnded(transfer, TransferEnd.ABORTED, 0))
 
 
 def hot_world(settings: PlacementSettings = USUAL) -> World:
@@ -173,7 +213,7 @@ def test_a_chain_cools_twice_as_long_with_each_failure() -> None:
 def test_a_failure_cools_both_ranks_unless_it_is_about_the_chain() -> None:
     for cause, gate in (
         (TransferRefusal.NO_BLOCKS, Gate.RANK_COOLS),
-        (None, Gate.RANK_COOLS),
+        (TransferRefusal.PINS_FULL, Gate.RANK_COOLS),
         (TransferRefusal.CHAIN_MISSING, None),
     ):
         world = hot_world()
@@ -235,7 +275,8 @@ def test_leases_end_with_use_deadline_and_epoch() -> None:
 def test_a_cancelled_transfer_is_no_failure() -> None:
     world = hot_world()
     transfer = world.begin(world.plan()[0])
-    world.placer.end(world.now, transfer, TransferOutcome.CANCELLED, None, None)
+    world.cancel(transfer)
+    assert world.placer.log.records()[0].outcome is TransferOutcome.CANCELLED
     world.wait(USUAL.chain_pause_ns)
     assert len(world.plan()) == 1
     assert world.placer.prices.errors.observed == 0
@@ -243,8 +284,11 @@ def test_a_cancelled_transfer_is_no_failure() -> None:
 
 def test_the_end_of_a_transfer_that_nobody_proposed_is_harmless() -> None:
     world = hot_world()
+    (proposal,) = world.plan()
     before = world.placer.digest_state()
-    world.placer.end(world.now, TransferId(Epoch(1), 9), TransferOutcome.PUBLISHED, None, world.now)
+    transfer = world.transfers.begin(world.now, world.placer.terms(proposal))
+    assert isinstance(transfer, TransferId)
+    world.publish(transfer, 10)
     assert world.placer.digest_state() == before
 
 
