@@ -37,7 +37,7 @@ class Ask:
     gap_s: float
     """Longest between two events of its stream, as far as the client did not tarry."""
     differs: bool
-    """From the undisturbed answer; wrong where the model is exact, rounding where it is a real one."""
+    """In its text from the undisturbed answer; wrong where the model is exact, rounding where it is a real one."""
 
 
 class Tally:
