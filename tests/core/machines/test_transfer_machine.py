@@ -52,6 +52,7 @@ class TransferMachine(RuleBasedStateMachine):
         mode: TransferMode,
         means: CopyMeans,
         lease: int,
+        *,
         wish: bool,
     ) -> None:
         """`wish`: what one has and another lacks, if there is such a thing."""
@@ -64,6 +65,12 @@ class TransferMachine(RuleBasedStateMachine):
         begun = self.world.begin(source, to, chain, first=first, mode=mode, means=means, lease_ns=lease)
         if source == to:
             assert begun in (TransferDenial.SAME_RANK, TransferDenial.RANK_ABSENT)
+
+    @rule(mode=st.sampled_from(TransferMode), means=st.sampled_from(CopyMeans), chain=CHAIN, rounds=st.integers(1, 5))
+    def begin_and_go_on(self, mode: TransferMode, means: CopyMeans, chain: bytes, rounds: int) -> None:
+        """As it usually goes, or a part of that."""
+        self.begin(0, 1, chain, 6, 0, mode, means, 0, wish=True)
+        self.go_on(rounds)
 
     # Links
 
@@ -163,7 +170,7 @@ class TransferMachine(RuleBasedStateMachine):
 
     # Time and blocks
 
-    @rule(milliseconds=st.sampled_from([1, 20, 20, 110, 300, 900]))
+    @rule(milliseconds=st.sampled_from([1, 20, 110, 300, 900, 900]))
     def pass_time(self, milliseconds: int) -> None:
         self.world.pass_time(milliseconds * MILLISECOND)
 
