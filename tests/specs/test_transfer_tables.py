@@ -1,13 +1,18 @@
 """specs/transfer.md against the tables, bounds and reasons in the code."""
 
+import re
 from collections.abc import Mapping
 from enum import Enum
+from typing import get_args
 
 import pytest
 
 from lmpool.core import exchange, inbound, leases, outbound
+from lmpool.core.effects import CopyEffect
+from lmpool.core.events import CopyEvent
 from lmpool.core.ids import SECOND
-from lmpool.core.messages.transfer import TransferEnd, TransferRefusal
+from lmpool.core.limits import TRANSFER_BLOCKS_MAX
+from lmpool.core.messages.transfer import TransferDenial, TransferEnd, TransferRefusal
 from lmpool.core.transfer import (
     SOURCE_TRANSITIONS,
     TARGET_TRANSITIONS,
@@ -54,7 +59,15 @@ def test_every_refusal_and_every_end_is_explained_and_no_other() -> None:
     assert sorted(row["reason"] for row in read_rows(PAGE, "Refusals")) == sorted(
         each.value for each in TransferRefusal
     )
+    assert sorted(row["denial"] for row in read_rows(PAGE, "Denials")) == sorted(each.value for each in TransferDenial)
     assert sorted(row["end"] for row in read_rows(PAGE, "Ends")) == sorted(each.value for each in TransferEnd)
+
+
+def test_every_effect_and_every_event_of_the_driver_is_named() -> None:
+    rows = read_rows(PAGE, "The driver")
+    assert [row["effect"] for row in rows] == [kind.__name__ for kind in get_args(CopyEffect)]
+    named = re.findall(r"`(\w+)`", " ".join(row["and answers, exactly once"] for row in rows))
+    assert named == [kind.__name__ for kind in get_args(CopyEvent)]
 
 
 def test_the_bounds_in_the_text_are_those_in_force() -> None:
@@ -63,5 +76,6 @@ def test_the_bounds_in_the_text_are_those_in_force() -> None:
     assert f"one block in {inbound.ARRIVAL_SHARE} would be reserved" in text
     assert f"on at most one block in {leases.LEASE_SHARE}." in text
     assert f"at most {exchange.WAITERS_LEASE_NS // SECOND} s" in text
+    assert f"more than {TRANSFER_BLOCKS_MAX:,} blocks are wanted" in text
     assert f"takes part in {exchange.SIDES_MAX} already" in text
     assert f"({exchange.ANSWERS_KEPT:,} of them at a worker)" in text
