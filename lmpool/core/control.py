@@ -31,7 +31,8 @@ from lmpool.core.messages.transfer import TransferAnswer, TransferAsked, Transfe
 from lmpool.core.messages.worker_control import DrainBegun, FullReport, Report, ReportWanted, WorkerJoined
 from lmpool.core.roster import Roster, RosterSettings
 from lmpool.core.route import RETRY_AFTER_MIN_NS, Router, Ruling
-from lmpool.core.transfers import Transfer, TransferOutcome, Transfers, TransferTerms
+from lmpool.core.transfer_tally import TransferTally
+from lmpool.core.transfers import Transfers, TransferTerms
 
 SWEEP_PAUSE_NS = 1_000_000
 """Between two slices of a sweep, so that other events get their turn."""
@@ -103,8 +104,7 @@ class ControlPlane:
         "_router",
         "_settings",
         "_settle_at",
-        "_transferred",
-        "_transferred_bytes",
+        "_tally",
         "_transfers",
         "_unroutable",
         "_waiting",
@@ -119,12 +119,12 @@ class ControlPlane:
         )
         self._router = Router(settings.policy, settings.wait_max_ns, settings.decisions_kept, now)
         self._transfers = Transfers(epoch, TRANSFER_ANSWER_NS)
+        self._tally = TransferTally()
         self._settle_at: Nanos | None = Nanos(now + settings.settle_ns)
         """None once settled: from then on every question is answered at once."""
         self._waiting: deque[tuple[Peer, RouteAsked]] = deque()
         self._ingresses: dict[Peer, None] = {}
         self._routed, self._busy, self._unroutable = 0, 0, 0
-        self._transferred, self._transferred_bytes = 0, 0
 
     def handle(self, now: Nanos, event: ControlEvent) -> list[ControlEffect]:
         self._now = now
@@ -145,15 +145,8 @@ class ControlPlane:
         self._settle(now, effects)
         effects += self._transfers.take_sends()
         for transfer in self._transfers.take_ended():
-            self._count_transfer(transfer)
+            self._tally.end(transfer)
         return effects
-
-    def _count_transfer(self, transfer: Transfer) -> None:
-        if transfer.outcome is TransferOutcome.PUBLISHED:
-            assert transfer.copied is not None
-            assert transfer.target_prepared is not None
-            self._transferred += transfer.target_prepared.blocks
-            self._transferred_bytes += transfer.copied.size_bytes
 
     def _elapse(self, now: Nanos, effects: list[ControlEffect]) -> None:
         """Deadlines that have passed: before an event, so that it meets no state that is over, and after it."""
@@ -288,14 +281,18 @@ class ControlPlane:
         source, target = self._linked(asked.source), self._linked(asked.target)
         states = self._roster.why_not()
         if source is None or target is None or states[source.rank] not in MAY_GIVE or states[target.rank]:
-            return TransferDecided(asked.number, None, TransferDenial.RANK_ABSENT)
+            return self._deny(asked, TransferDenial.RANK_ABSENT)
         terms = TransferTerms(
             source, target, asked.mode, asked.means, asked.chain, asked.first, asked.copy_ns, asked.lease_ns
         )
         begun = self._transfers.begin(now, terms)
         if isinstance(begun, TransferDenial):
-            return TransferDecided(asked.number, None, begun)
+            return self._deny(asked, begun)
         return TransferDecided(asked.number, begun, None)
+
+    def _deny(self, asked: TransferAsked, denial: TransferDenial) -> TransferDecided:
+        self._tally.deny(denial)
+        return TransferDecided(asked.number, None, denial)
 
     def _restore(self, now: Nanos, ingress: Epoch, offered: BookingsOffered) -> None:
         deadline = Nanos(now + self._settings.booking_ns)
@@ -340,6 +337,7 @@ class ControlPlane:
             decisions=self._router.number,
             stale_dropped=self._roster.stale_dropped,
             resyncs=self._roster.resyncs,
+            transfers=self._tally.shown(self._transfers),
         )
 
     def snapshot(self) -> ControlSnapshot:
@@ -354,8 +352,8 @@ class ControlPlane:
             is_swept=self._roster.table.is_clean,
             transfers=len(self._transfers),
             transfer_outcomes=tuple((each.value, count) for each, count in self._transfers.outcomes.items()),
-            transferred_blocks=self._transferred,
-            transferred_bytes=self._transferred_bytes,
+            transferred_blocks=self._tally.blocks,
+            transferred_bytes=self._tally.size_bytes,
         )
 
     def audit(self) -> None:
@@ -367,10 +365,10 @@ class ControlPlane:
     def digest(self) -> bytes:
         """Of the whole state."""
         state = blake2b(digest_size=16)
-        for owner in (self._roster, self._ledger, self._router, self._transfers):
+        for owner in (self._roster, self._ledger, self._router, self._transfers, self._tally):
             state.update(owner.digest_state().encode())
         rest = (self._now, self._settle_at, self._waiting, self._ingresses, self._routed, self._busy, self._unroutable)
-        state.update(repr((rest, self._transferred, self._transferred_bytes)).encode())
+        state.update(repr(rest).encode())
         return state.digest()
 
 

@@ -44,3 +44,6 @@ DECISIONS_KEPT = 1024
 
 TRANSFER_BLOCKS_MAX = 16_384
 """Blocks that one transfer copies: 262,144 tokens at 16 tokens a block; ids and generations take 300 kB of JSON."""
+
+TRANSFERS_TOLD = 64
+"""Transfers that are over and that control still tells of: the last of each pair of a small machine, in 10 kB."""

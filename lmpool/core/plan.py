@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import attrs
 
+from lmpool.core.data_path import SharedPool
 from lmpool.core.ids import BlockId, Slot, StepNumber
 from lmpool.core.prefix import ModelIdentity
 from lmpool.core.rates import Rates
@@ -126,6 +127,8 @@ class Replica:
     """A runner that is ready, and the facts that its worker machine needs."""
 
     runner: Runner
+    pool: SharedPool | None
+    """None: other workers cannot read its blocks."""
     identity: ModelIdentity
     blocks: int
     """Blocks of the pool that the machine may use."""

@@ -132,6 +132,10 @@ class Transfers:
         """Read only. None: it is over, or never was."""
         return self._transfers.get(transfer)
 
+    def under_way(self) -> list[Transfer]:
+        """Read only; oldest first."""
+        return list(self._transfers.values())
+
     def take_sends(self) -> list[Send]:
         sends, self._sends = self._sends, []
         return sends

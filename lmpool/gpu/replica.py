@@ -24,6 +24,7 @@ from lmpool.gpu.kv_pool import (
 )
 from lmpool.gpu.memory import host_memory, size_text
 from lmpool.gpu.model import Decoder, ModelFacts, load_decoder
+from lmpool.gpu.paths.shared_pool import SharedMemoryPool
 from lmpool.gpu.revision import weights_revision
 from lmpool.gpu.runner import TorchRunner
 from lmpool.gpu.source import context_refusal
@@ -78,6 +79,7 @@ def load_replica(order: ReplicaOrder, progress: Callable[[str], None]) -> Replic
     blocks = f"{pool.blocks} blocks of {order.block_size} tokens"
     return Replica(
         runner=runner,
+        pool=None if pool.descriptor is None else SharedMemoryPool(pool),
         identity=ModelIdentity(weights_revision(folder), dtype_name(shape.dtype), layout_name(shape), order.block_size),
         blocks=pool.blocks,
         model_tokens_max=context,

@@ -35,6 +35,10 @@ class GenerationFailed(LMPoolError):
     """The model failed on this request."""
 
 
+class TransferDenied(LMPoolError):
+    """Control does not begin the transfer that was ordered."""
+
+
 class Draining(LMPoolError):
     """The server or engine is ending and takes nothing new."""
 

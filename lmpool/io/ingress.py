@@ -32,7 +32,7 @@ from lmpool.core.events import (
     StopFound,
 )
 from lmpool.core.history import History
-from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Nanos, Peer, Rank, RequestId, Role
+from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Nanos, Peer, Rank, RequestId, Role, TransferId
 from lmpool.core.ingress import Ingress, IngressSettings, IngressSnapshot
 from lmpool.core.limits import ROUTE_ATTEMPTS_MAX
 from lmpool.core.messages import Message
@@ -44,13 +44,15 @@ from lmpool.core.messages.ingress_control import (
     StateReported,
 )
 from lmpool.core.messages.ingress_worker import CacheCleared, ClearCache
+from lmpool.core.messages.transfer import CopyMeans, TransferAsked, TransferDecided
 from lmpool.core.messages.worker_control import DrainBegun, WorkerJoined
 from lmpool.core.search import PROBE, SearchSettings
 from lmpool.io.clock import monotonic_now
 from lmpool.io.driver import Driver
-from lmpool.io.errors import NoReplica
+from lmpool.io.errors import NoReplica, TransferDenied
 from lmpool.io.link import LINK_BOUNDS, Identity, LinkEvent, Links, control_address, worker_address
 from lmpool.io.log import get_log
+from lmpool.io.transfer_order import TransferWish
 
 ROUTE_WAIT_NS = SECOND
 """Three times what a new control takes to settle; one that is stopped costs each request this much once."""
@@ -196,6 +198,18 @@ class IngressAdapter:
         assert isinstance(answer, DecisionsReported)
         return answer.decisions
 
+    async def transfer(self, wish: TransferWish, chain: bytes) -> TransferId:
+        """Begins it. Raises TransferDenied, and NoReplica while control does not answer."""
+        number, source, target = next(self._query_numbers), Rank(wish.source), Rank(wish.target)
+        copy_ns = Nanos(round(wish.copy_s * SECOND))
+        asked = TransferAsked(number, source, target, wish.mode, CopyMeans.READ, chain, 0, copy_ns, Nanos(0))
+        answer = await self._ask(self._control, asked, number)
+        assert isinstance(answer, TransferDecided)
+        if answer.transfer is None:
+            assert answer.denial is not None
+            raise TransferDenied(f"The transfer was not begun: {answer.denial.value}.")
+        return answer.transfer
+
     async def clear_cache(self) -> int:
         """Blocks that were dropped, over all replicas. Raises NoReplica if one of them does not answer."""
         number = next(self._query_numbers)
@@ -303,7 +317,7 @@ class IngressAdapter:
                 assert_never(effect)
 
     def _answer(self, peer: Peer, message: Message) -> None:
-        assert isinstance(message, StateReported | DecisionsReported | CacheCleared)
+        assert isinstance(message, StateReported | DecisionsReported | CacheCleared | TransferDecided)
         answer = self._queries.get((peer, message.number))
         if answer is not None and not answer.done():
             answer.set_result(message)

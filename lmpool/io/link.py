@@ -61,6 +61,19 @@ class Identity:
     uid: int
     """Processes of other users are refused."""
 
+    def hello(self) -> Hello:
+        return Hello(PROTOCOL_VERSION, self.run, self.peer.role, self.peer.rank, self.peer.epoch)
+
+    def refusal(self, hello: Hello, uid: int) -> Refusal:
+        """What is wrong with a peer wherever it comes from."""
+        if uid != self.uid:
+            return f"processes of user {uid} are not welcome"
+        if hello.version != PROTOCOL_VERSION:
+            return f"protocol version {PROTOCOL_VERSION} is spoken here, not {hello.version}"
+        if hello.run != self.run:
+            return "it belongs to another run"
+        return None if 0 <= hello.rank < RANKS_MAX else f"rank {hello.rank} does not exist"
+
 
 def socket_address(path: str | os.PathLike[str]) -> str:
     """`unix://` and the absolute path. Raises ValueError for a path that no socket can have."""
@@ -116,7 +129,7 @@ class _Link(asyncio.Protocol):
             self._links.loop.call_soon(self.cut)  # it was accepted just before the end
         self._patience = self._links.loop.call_later(self._links.bounds.handshake_s, self._lose_patience)
         if self._dialled:
-            self._write(self._links.hello())
+            self._write(self._links.identity.hello())
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -185,14 +198,14 @@ class _Link(asyncio.Protocol):
     def _greeted(self, hello: Hello) -> None:
         if self.joined:
             raise WireError("a second Hello")
-        refusal = self._links.refusal(hello, _peer_uid(self._transport)) or self._judge(hello)
+        refusal = self._links.refusal(hello, _uid_behind(self._transport)) or self._judge(hello)
         if refusal is not None:
             self._refuse(refusal)
             return
         assert self._patience is not None
         self._patience.cancel()
         if not self._dialled:
-            self._write(self._links.hello())
+            self._write(self._links.identity.hello())
         self._splitter.frame_bytes_max = FRAME_BYTES_MAX
         self.peer = Peer(hello.role, hello.rank, hello.epoch)
         self.joined = True
@@ -235,7 +248,7 @@ class Links:
             return None if hello.role in accepts else f"no {hello.role.value} is awaited here"
 
         path = socket_path(address)
-        listening = _bind(path)
+        listening = bind_socket(path)
         inode = os.stat(path).st_ino
         server = await self.loop.create_unix_server(lambda: _Link(self, judge, dialled=False), sock=listening)
         self._servers.append((server, path, inode))
@@ -276,23 +289,11 @@ class Links:
             link.cut()
         await asyncio.gather(*ends)
 
-    def hello(self) -> Hello:
-        peer = self.identity.peer
-        return Hello(PROTOCOL_VERSION, self.identity.run, peer.role, peer.rank, peer.epoch)
-
     def refusal(self, hello: Hello, uid: int) -> Refusal:
-        """What is wrong with a peer wherever it comes from."""
-        if uid != self.identity.uid:
-            return f"processes of user {uid} are not welcome"
-        if hello.version != PROTOCOL_VERSION:
-            return f"protocol version {PROTOCOL_VERSION} is spoken here, not {hello.version}"
-        if hello.run != self.identity.run:
-            return "it belongs to another run"
-        if not 0 <= hello.rank < RANKS_MAX:
-            return f"rank {hello.rank} does not exist"
-        if Peer(hello.role, hello.rank, hello.epoch) in self._joined:
+        refusal = self.identity.refusal(hello, uid)
+        if refusal is None and Peer(hello.role, hello.rank, hello.epoch) in self._joined:
             return "it is linked already"
-        return None
+        return refusal
 
     def join(self, peer: Peer, link: _Link) -> None:
         self._joined[peer] = link
@@ -315,14 +316,19 @@ class Links:
             pause_s = min(2 * pause_s, self.bounds.redial_s_max)
 
 
-def _peer_uid(transport: asyncio.Transport) -> int:
+def _uid_behind(transport: asyncio.Transport) -> int:
+    return peer_uid(transport.get_extra_info("socket"))
+
+
+def peer_uid(stream: socket.socket) -> int:
+    """Of the user whose process is at the other end."""
     credentials = struct.Struct("3i")
-    stream = transport.get_extra_info("socket")
     _, uid, _ = credentials.unpack(stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size))
     return int(uid)
 
 
-def _bind(path: str) -> socket.socket:
+def bind_socket(path: str) -> socket.socket:
+    """Raises OSError where a living process listens already; the socket of a dead one is replaced."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         try:

@@ -22,6 +22,7 @@ from lmpool.core.limits import (
     REPORT_HASHES_MAX,
     STOP_TOKENS_MAX,
     TRANSFER_BLOCKS_MAX,
+    TRANSFERS_TOLD,
 )
 from lmpool.core.messages import Message
 from lmpool.core.messages.ingress_control import (
@@ -344,6 +345,8 @@ def check_bounds(message: Message) -> None:
             _offered(message)
         case StateReported():
             _within("ranks", len(message.ranks), 0, RANKS_MAX)
+            _within("transfers", len(message.transfers.under_way), 0, RANKS_MAX)
+            _within("transfers", len(message.transfers.over), 0, TRANSFERS_TOLD)
         case DecisionsReported():
             _decisions(message)
         case DecisionsAsked():

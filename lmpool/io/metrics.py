@@ -13,6 +13,7 @@ import lmpool
 from lmpool.core.ids import SECOND, Nanos
 from lmpool.core.ingress import IngressSnapshot
 from lmpool.core.messages.ingress_control import RankState, StateReported
+from lmpool.core.messages.transfer import TransfersShown
 
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600)
 """Up to ten minutes, so that overload does not end in one overflow bucket."""
@@ -158,6 +159,7 @@ class _PoolCollector(Collector):
         yield CounterMetricFamily("lmpool_decisions", "Routes decided by this control.", value=state.decisions)
         yield CounterMetricFamily("lmpool_stale_messages", "Dropped: old epoch or version.", value=state.stale_dropped)
         yield CounterMetricFamily("lmpool_resyncs", "Full reports asked for because of a gap.", value=state.resyncs)
+        yield from _transfer_families(state.transfers)
         yield from _replica_families(state.ranks)
 
 
@@ -186,6 +188,25 @@ COUNTERS: tuple[tuple[str, str, Callable[[RankState], int]], ...] = (
     ("lmpool_steps_failed", "Steps that failed in this epoch.", lambda rank: rank.steps_failed),
     ("lmpool_requests_routed", "Requests sent there by this control.", lambda rank: rank.routed),
 )
+
+
+def _transfer_families(transfers: TransfersShown) -> Iterator[Metric]:
+    open_ones = len(transfers.under_way)
+    yield GaugeMetricFamily("lmpool_transfers_under_way", "Begun and not over.", value=open_ones)
+    outcomes = CounterMetricFamily("lmpool_transfers", "Those that are over, by outcome.", labels=["outcome"])
+    for outcome, count in transfers.outcomes:
+        outcomes.add_metric([outcome], count)
+    yield outcomes
+    refusals = CounterMetricFamily("lmpool_transfers_refused", "By control or by a side.", labels=["reason"])
+    for reason, count in transfers.refusals:
+        refusals.add_metric([reason], count)
+    yield refusals
+    yield CounterMetricFamily("lmpool_transfer_blocks", "Blocks that were published.", value=transfers.blocks)
+    yield CounterMetricFamily("lmpool_transfer_bytes", "Bytes of those.", value=transfers.size_bytes)
+    seconds = transfers.copy_ns / SECOND
+    yield CounterMetricFamily(
+        "lmpool_transfer_copy_seconds", "What their copies took, as targets saw it.", value=seconds
+    )
 
 
 def _replica_families(ranks: Iterable[RankState]) -> Iterator[Metric]:

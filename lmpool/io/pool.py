@@ -6,13 +6,14 @@ import secrets
 from collections.abc import AsyncGenerator
 
 from lmpool.core.events import RequestArrived
-from lmpool.core.ids import SECOND, BlockHash, Nanos, RequestId
+from lmpool.core.ids import SECOND, BlockHash, Nanos, RequestId, TransferId
 from lmpool.core.ingress import IngressSnapshot
 from lmpool.core.messages.ingress_control import Decision, StateReported
 from lmpool.core.open_request import LATE
 from lmpool.core.prefix import (
     HASH_BYTES,
     TOKEN_BYTES,
+    chain_length,
     extend_chain,
     namespace_digest,
     pack_tokens,
@@ -23,6 +24,7 @@ from lmpool.io.errors import BadRequest, DeadlinePassed, NoReplica
 from lmpool.io.explained import NAMES_KEPT, Explained, RequestNames
 from lmpool.io.generation import Chat, Chunk, GenerationRequest, Prompt
 from lmpool.io.ingress import IngressAdapter
+from lmpool.io.message_bounds import CHAIN_BLOCKS_MAX
 from lmpool.io.request_check import (
     check_prompt,
     check_request,
@@ -32,6 +34,7 @@ from lmpool.io.request_check import (
 )
 from lmpool.io.text.model_text import ModelText
 from lmpool.io.text.template import ChatError
+from lmpool.io.transfer_order import TransferWish
 
 JOIN_WAIT_S = 10.0
 """For the first replica, of an ingress that was started again: links are found within half a second."""
@@ -120,6 +123,23 @@ class Pool:
         decisions = () if requests == () else await self._ingress.decisions(requests, limit)
         shown = [decision.request for decision in decisions] if word is None else list(requests or ())
         return Explained(decisions, tuple(known for request in dict.fromkeys(shown) if (known := history(request))))
+
+    async def transfer(self, wish: TransferWish) -> TransferId:
+        """Begins it. Raises BadRequest, TransferDenied, and NoReplica while control does not answer."""
+        chain = wish.chain
+        if wish.prompt is not None:
+            await self._some_replica(monotonic_now(), None)
+            base = self._ingress.namespace_base
+            assert base is not None
+            namespace = namespace_digest(base, None, wish.tenant, wish.cache_salt)
+            tokens = pack_tokens(await self._encode(wish.prompt))
+            chain = await _chain(namespace, tokens, self._ingress.place.block_size)
+        if not 0 < chain_length(chain) <= CHAIN_BLOCKS_MAX:
+            blocks = f"{chain_length(chain)} complete blocks"
+            raise BadRequest(
+                f"The prompt has {blocks}; 1 to {CHAIN_BLOCKS_MAX} can be copied.", "prompt", "invalid_value"
+            )
+        return await self._ingress.transfer(wish, chain)
 
     async def clear_cache(self) -> int:
         """Blocks that were dropped, over all replicas. Raises NoReplica if one of them does not answer."""

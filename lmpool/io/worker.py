@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import TypeAlias, assert_never
 
 from lmpool.core.effects import CancelCopy, CopyBlocks, RunStep, Send, SendBlocks, WorkerEffect
-from lmpool.core.events import CopyFailed, DrainOrdered, SendFailed, StepCompleted, StepFailed, WorkerEvent
+from lmpool.core.events import DrainOrdered, StepCompleted, StepFailed, WorkerEvent
 from lmpool.core.execution import FAILURES_MAX
 from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Nanos, Peer, Rank, Role
 from lmpool.core.plan import Replica, ReplicaError
 from lmpool.core.prefix import namespace_base
 from lmpool.core.worker import Worker, WorkerSettings
+from lmpool.io.block_copies import BlockCopies
 from lmpool.io.child import ChildEnd, drain_ordered
 from lmpool.io.clock import monotonic_now
 from lmpool.io.driver import Driver
@@ -33,7 +34,6 @@ STEP_FAILURES_MAX = 3 * FAILURES_MAX
 """In a row. A request that no step survives is given up after `FAILURES_MAX`; a device that is lost fails on."""
 NICENESS = 5
 """Of computing threads on a CPU, so that event loops get their turn between them."""
-NO_PATH = "this worker has no path to another's blocks"
 
 _log = get_log("worker")
 
@@ -93,7 +93,9 @@ class _Body:
         self._replica = replica
         self._loop = asyncio.get_running_loop()
         peer = Peer(Role.WORKER, Rank(order.rank), Epoch(order.epoch))
-        self._links = Links(Identity(order.run, peer, os.getuid()), LINK_BOUNDS, self._hear)
+        identity = Identity(order.run, peer, os.getuid())
+        self._links = Links(identity, LINK_BOUNDS, self._hear)
+        self._copies = BlockCopies(identity, order.run_folder, replica.pool, self._feed)
         self._machine = Worker(_settings(order, replica), monotonic_now())
         self._driver: Driver[WorkerEvent, WorkerEffect] = Driver(self._machine, monotonic_now, self._perform)
         self._thread = thread
@@ -120,6 +122,7 @@ class _Body:
             drain.remove_done_callback(self._drain)
             beats.cancel()
             await self._links.close()
+            await self._copies.close()
             self._driver.close()
 
     def _hear(self, event: LinkEvent) -> None:
@@ -135,12 +138,12 @@ class _Body:
                 self._links.send(peer, message)
             case RunStep(plan=plan):
                 self._thread.run(plan)
-            case CopyBlocks(transfer=transfer):
-                self._loop.call_soon(self._feed, CopyFailed(transfer, NO_PATH))
-            case SendBlocks(transfer=transfer):
-                self._loop.call_soon(self._feed, SendFailed(transfer, NO_PATH))
-            case CancelCopy():
-                pass
+            case CopyBlocks():
+                self._copies.copy(effect)
+            case SendBlocks():
+                self._copies.send(effect)
+            case CancelCopy(transfer=transfer):
+                self._copies.cancel(transfer)
             case _:
                 assert_never(effect)
 

@@ -9,6 +9,7 @@ Rows of one step read the pool as it was before that step, as no step may use wh
 """
 
 import json
+import mmap
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,7 @@ from lmpool.core.plan import (
 from lmpool.core.prefix import ModelIdentity, pack_tokens, unpack_tokens
 from lmpool.core.rates import Rates
 from lmpool.core.sampling import SamplingSettings, StopSettings, uniform
+from lmpool.sim.integer_pool import IntegerPool
 from lmpool.sim.integer_sampler import TokenCounts, sample, score
 
 ARCHITECTURE = "LMPoolIntegerModel"
@@ -90,11 +92,17 @@ class IntegerRunner:
     """A `core.plan.Runner`. `pause` is called with the cost of a step before its result is returned."""
 
     def __init__(
-        self, block_size: int, blocks: int, vocabulary: int, rates: Rates, pause: Callable[[Nanos], None]
+        self,
+        block_size: int,
+        slots: bytearray | mmap.mmap,
+        vocabulary: int,
+        rates: Rates,
+        pause: Callable[[Nanos], None],
     ) -> None:
+        """`slots`: of all blocks, `SLOT_BYTES` each."""
         self._block_bytes = block_size * SLOT_BYTES
         self._block_size = block_size
-        self._pool = bytearray(blocks * self._block_bytes)
+        self._pool = slots
         self._vocabulary = vocabulary
         self._rates = rates
         self._pause = pause
@@ -180,6 +188,11 @@ class IntegerRunner:
         return whole[begin * SLOT_BYTES : end * SLOT_BYTES]
 
 
+def fresh_slots(block_size: int, blocks: int) -> bytearray:
+    """In private memory, where nobody copies blocks."""
+    return bytearray(blocks * block_size * SLOT_BYTES)
+
+
 def _sampled(live: _Live) -> int:
     assert live.last is not None, "a row continues a sequence of which nothing was sampled"
     return live.last
@@ -244,6 +257,8 @@ class IntegerFacts:
     """`max_position_embeddings`"""
     steps_in_flight_max: int
     """`steps_in_flight_max`, 1 if absent"""
+    copy_block_ns: int
+    """`copy_block_ns`, 0 if absent: how long a block takes to be copied from another pool"""
     rates: Rates
     """`step_ns`, `prefill_ns`, `prefill_context_ns`, `decode_ns`, `decode_context_ns`; what is absent has a default"""
 
@@ -260,6 +275,7 @@ def read_facts(folder: Path) -> IntegerFacts:
             int(config["vocab_size"]),
             int(config["max_position_embeddings"]),
             int(config.get("steps_in_flight_max", 1)),
+            int(config.get("copy_block_ns", 0)),
             Rates(**rates),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -277,8 +293,10 @@ def integer_replica(order: IntegerOrder, pause: Callable[[Nanos], None]) -> Repl
         blocks = order.kv_bytes // block_bytes
     else:
         blocks = BLOCKS_DEFAULT
+    pool = IntegerPool(blocks, block_bytes, Nanos(facts.copy_block_ns), pause)
     return Replica(
-        runner=IntegerRunner(order.block_size, blocks, facts.vocabulary, facts.rates, pause),
+        runner=IntegerRunner(order.block_size, pool.memory, facts.vocabulary, facts.rates, pause),
+        pool=pool,
         identity=ModelIdentity(f"integer-{facts.vocabulary}", "uint64", "slots", order.block_size),
         blocks=blocks,
         model_tokens_max=min(facts.tokens_max, order.model_tokens_max or facts.tokens_max),

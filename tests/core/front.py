@@ -10,6 +10,7 @@ from lmpool.core.ingress import Ingress, IngressSettings
 from lmpool.core.messages import Message
 from lmpool.core.messages.ingress_control import RouteAsked, RouteDecided
 from lmpool.core.messages.ingress_worker import Accepted, Ended, EndReason, Finish, Submit, TokensProduced
+from lmpool.core.messages.transfer import TransfersShown
 from lmpool.core.messages.worker_control import WorkerJoined
 from lmpool.core.prefix import extend_chain, pack_tokens
 from lmpool.core.rates import Rates
@@ -22,6 +23,7 @@ NAMESPACE = bytes(16)
 CONTROL = Peer(Role.CONTROL, Rank(0), Epoch(2))
 NEXT_CONTROL = Peer(Role.CONTROL, Rank(0), Epoch(9))
 EOS = 2
+NO_TRANSFERS = TransfersShown((), (), (), (), 0, 0, 0)
 FACTS = WorkerJoined(
     namespace_base=bytes(16),
     block_size=BLOCK,

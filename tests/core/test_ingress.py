@@ -48,6 +48,7 @@ from tests.core.front import (
     EOS,
     NAMESPACE,
     NEXT_CONTROL,
+    NO_TRANSFERS,
     PROMPT,
     SETTINGS,
     W0,
@@ -337,7 +338,7 @@ def test_a_silent_control_is_not_waited_for_twice() -> None:
     ((_, probe),) = front.sent(StateAsked)
     front.feed(arrival(2))
     assert front.submitted()[1].request == request(2)
-    assert front.hear(CONTROL, StateReported(probe.number, "p", (), 0, 0, 0, 0, 0)) == []
+    assert front.hear(CONTROL, StateReported(probe.number, "p", (), 0, 0, 0, 0, 0, NO_TRANSFERS)) == []
     front.feed(arrival(3))
     assert front.asked().request == request(3)
     assert front.machine.snapshot().degraded == 2
@@ -583,7 +584,7 @@ def test_only_scores_are_wanted() -> None:
 
 def test_answers_to_queries_pass() -> None:
     front = ready_front()
-    state = StateReported(5, "p", (), 0, 0, 0, 0, 0)
+    state = StateReported(5, "p", (), 0, 0, 0, 0, 0, NO_TRANSFERS)
     assert front.hear(CONTROL, state) == [AnswerQuery(CONTROL, state)]
     assert front.hear(W1, CacheCleared(6, 3)) == [AnswerQuery(W1, CacheCleared(6, 3))]
     begun = TransferDecided(7, TransferId(CONTROL.epoch, 1), None)

@@ -4,9 +4,10 @@ from itertools import count
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from lmpool.core.ids import SECOND, Epoch, Nanos, Rank
+from lmpool.core.ids import SECOND, Epoch, Nanos, Rank, TransferId
 from lmpool.core.ingress import IngressSnapshot
 from lmpool.core.messages.ingress_control import RankState, StateReported
+from lmpool.core.messages.transfer import TransferMode, TransferShown, TransfersShown
 from lmpool.io.metrics import Meter, Metrics, PoolView, RequestOutcome
 from tests.specs.tables import read_rows
 
@@ -35,6 +36,7 @@ def rank_state(rank: int) -> RankState:
     )
 
 
+SHOWN = TransferShown(TransferId(Epoch(4), 9), Rank(0), Rank(1), TransferMode.COPY, 3, "copying", "", "")
 STATE = StateReported(
     number=1,
     policy="marginal-time",
@@ -44,6 +46,9 @@ STATE = StateReported(
     decisions=16,
     stale_dropped=0,
     resyncs=0,
+    transfers=TransfersShown(
+        (SHOWN,), (SHOWN,), (("published", 3), ("late", 1)), (("no blocks", 2),), 30, 4096, 1_500_000_000
+    ),
 )
 
 INGRESS = IngressSnapshot(

@@ -50,6 +50,7 @@ class GatedRunner:
     def replica(self, steps_in_flight_max: int) -> Replica:
         return Replica(
             runner=self,
+            pool=None,
             identity=ModelIdentity("r", "d", "l", 16),
             blocks=1,
             model_tokens_max=1,

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from lmpool.core.ids import Epoch, Rank
 from lmpool.core.messages.ingress_control import RankState, StateReported
+from lmpool.core.messages.transfer import TransfersShown
 from lmpool.io.http.pool import state_document
 from lmpool.io.pool_client import ClientError, operator_key
 from lmpool.io.status import fetch_state, state_lines
@@ -45,6 +46,7 @@ STATE = StateReported(
     decisions=22,
     stale_dropped=0,
     resyncs=0,
+    transfers=TransfersShown((), (), (), (), 0, 0, 0),
 )
 
 

@@ -81,6 +81,15 @@ DECISION = ic.Decision(
     term_names=("wait", "prefill"),
     candidates=(CANDIDATE, attrs.evolve(CANDIDATE, rank=Rank(2), eligible=False, reason="down", cost=float("inf"))),
 )
+TRANSFERS = tr.TransfersShown(
+    under_way=(tr.TransferShown(TRANSFER, Rank(0), Rank(1), tr.TransferMode.MOVE, 3, "copying", "", ""),),
+    over=(),
+    outcomes=(("published", 1), ("late", 0)),
+    refusals=(("no blocks", 2),),
+    blocks=3,
+    size_bytes=4096,
+    copy_ns=1_500_000,
+)
 RANK_STATE = ic.RankState(
     rank=Rank(0),
     epoch=Epoch(3),
@@ -137,6 +146,7 @@ EXAMPLES: tuple[Framed, ...] = (
         decisions=17,
         stale_dropped=0,
         resyncs=1,
+        transfers=TRANSFERS,
     ),
     ic.DecisionsReported(number=5, decisions=(DECISION,)),
     iw.Submit(

@@ -15,7 +15,14 @@ from lmpool.core.plan import BatchPlan, ReplicaError, Row, SequenceStart, StepRe
 from lmpool.core.prefix import pack_tokens
 from lmpool.core.rates import Rates
 from lmpool.core.sampling import SamplingSettings, StopSettings, greedy, uniform
-from lmpool.sim.integer_model import IntegerRunner, integer_replica, reference_choice, reference_tokens, step_cost
+from lmpool.sim.integer_model import (
+    IntegerRunner,
+    fresh_slots,
+    integer_replica,
+    reference_choice,
+    reference_tokens,
+    step_cost,
+)
 
 VOCABULARY = 1000
 BLOCK = 8
@@ -58,7 +65,7 @@ class Script:
 
 
 def fresh(blocks: int = 16) -> Script:
-    return Script(IntegerRunner(BLOCK, blocks, VOCABULARY, RATES, lambda cost: None))
+    return Script(IntegerRunner(BLOCK, fresh_slots(BLOCK, blocks), VOCABULARY, RATES, lambda cost: None))
 
 
 def begin(slot: Slot, prompt: Sequence[int], sampling: SamplingSettings, ends: tuple[int, ...] = ()) -> SequenceStart:
@@ -301,7 +308,7 @@ def test_a_prompt_is_scored_the_same_in_chunks(edges: tuple[int, ...]) -> None:
 def test_a_step_costs_what_its_rates_say() -> None:
     paid: list[Nanos] = []
     start = begin(ONE, PROMPT, GREEDY)
-    script = Script(IntegerRunner(BLOCK, 16, VOCABULARY, RATES, paid.append))
+    script = Script(IntegerRunner(BLOCK, fresh_slots(BLOCK, 16), VOCABULARY, RATES, paid.append))
     script.generate(start, PROMPT, 2, RIGHT)
     assert paid == [1000 + 21 * 10 + 21 * 20 // 2, 1000 + 100 + 2 * 21]
     assert step_cost(RATES, BatchPlan(StepNumber(1), (), (), ())) == 1000

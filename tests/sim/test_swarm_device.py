@@ -10,7 +10,7 @@ from lmpool.core.plan import NOT_FINITE, BatchPlan, Row, SequenceStart
 from lmpool.core.prefix import pack_tokens
 from lmpool.core.rates import Rates
 from lmpool.core.sampling import greedy
-from lmpool.sim.integer_model import IntegerRunner
+from lmpool.sim.integer_model import IntegerRunner, fresh_slots
 from lmpool.sim.swarm.device import PACE, RAN, Device
 from lmpool.sim.swarm.knobs import FaultKnobs, draw_knobs
 from lmpool.sim.timeline import Timeline
@@ -26,7 +26,7 @@ class Bench:
 
     def __init__(self, seed: int) -> None:
         self.timeline = Timeline(Nanos(0))
-        self.runner = IntegerRunner(8, 4, 1000, RATES, pause=lambda _: None)
+        self.runner = IntegerRunner(8, fresh_slots(8, 4), 1000, RATES, pause=lambda _: None)
         self.ends: list[tuple[int, StepCompleted | StepFailed]] = []
         self.device = Device(self.timeline, Random(seed), self.runner, RATES, self.collect)
         self.steps = 0

@@ -16,6 +16,7 @@ from lmpool.io.http.schema import (
     DETOKENIZE_FIELDS,
     SAMPLING_FIELDS,
     TOKENIZE_FIELDS,
+    TRANSFER_FIELDS,
     UNSUPPORTED_FIELDS,
 )
 from tests.io.http.scripted import DECISION, HISTORY
@@ -36,6 +37,7 @@ def shown(bound: float | None) -> str:
         ("Fields of chat", [field for field in CHAT_FIELDS if field not in SAMPLING_FIELDS]),
         ("Fields of tokenize", TOKENIZE_FIELDS),
         ("Fields of detokenize", DETOKENIZE_FIELDS),
+        ("Fields of transfers", TRANSFER_FIELDS),
     ],
 )
 def test_fields_are_those_of_the_specification(heading: str, fields: tuple[Field, ...]) -> None:

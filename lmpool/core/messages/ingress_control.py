@@ -5,7 +5,7 @@ from enum import Enum
 import attrs
 
 from lmpool.core.ids import Epoch, Nanos, Rank, RequestId
-from lmpool.core.messages.transfer import Awaited
+from lmpool.core.messages.transfer import Awaited, TransfersShown
 
 
 @attrs.frozen
@@ -167,6 +167,7 @@ class StateReported:
     """Messages of old epochs or versions that were dropped."""
     resyncs: int
     """Full reports asked for because of a gap."""
+    transfers: TransfersShown
 
 
 @attrs.frozen

@@ -258,3 +258,37 @@ class TransferDecided:
     number: int
     transfer: TransferId | None
     denial: TransferDenial | None
+
+
+@attrs.frozen
+class TransferShown:
+    """One transfer, as control tells of it."""
+
+    transfer: TransferId
+    source: Rank
+    target: Rank
+    mode: TransferMode
+    blocks: int
+    """That were asked for; the target may have had some."""
+    phase: str
+    """`specs/transfer.md`"""
+    outcome: str
+    """Empty while it may yet be published."""
+    cause: str
+    """Of a failure, in the words of the side where it began; empty where control knows more than a side."""
+
+
+@attrs.frozen
+class TransfersShown:
+    """Part of `StateReported`. Counts are of this life of control."""
+
+    under_way: tuple[TransferShown, ...]
+    over: tuple[TransferShown, ...]
+    """The last few, newest last."""
+    outcomes: tuple[tuple[str, int], ...]
+    refusals: tuple[tuple[str, int], ...]
+    """By reason: of control, which begins nothing then, and of sides."""
+    blocks: int
+    """Of all that were published, as are the next two."""
+    size_bytes: int
+    copy_ns: int

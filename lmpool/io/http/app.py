@@ -19,6 +19,7 @@ from lmpool.io.http.generate import GenerationEndpoint
 from lmpool.io.http.inspection import Inspection
 from lmpool.io.http.service import Context
 from lmpool.io.http.tokens import Tokens
+from lmpool.io.http.transfers import TransferOrders
 from lmpool.io.metrics import Metrics
 
 
@@ -34,6 +35,7 @@ def create_app(context: Context) -> Application:
     metrics = Metrics(context.now)
     inspection = Inspection(context, door, metrics)
     tokens = Tokens(context)
+    transfers = TransferOrders(context)
 
     def generation(path: str, read: Any) -> Route:
         return Route(path, GenerationEndpoint(context, door, metrics, path, read), methods=["POST"])
@@ -52,6 +54,7 @@ def create_app(context: Context) -> Application:
         Route("/pool/state", inspection.state),
         Route("/pool/decisions", inspection.decisions),
         Route("/pool/clear", inspection.clear, methods=["POST"]),
+        Route("/pool/transfer", transfers.order, methods=["POST"]),
     ]
     handlers: Any = {
         ApiError: _answer_error,

@@ -27,6 +27,7 @@ class Code(Enum):
     METHOD_NOT_ALLOWED = ("method_not_allowed", 405, "invalid_request_error")
     DEADLINE_EXCEEDED = ("deadline_exceeded", 408, "timeout_error")
     BODY_TOO_SLOW = ("body_too_slow", 408, "timeout_error")
+    TRANSFER_DENIED = ("transfer_denied", 409, "invalid_request_error")
     BODY_TOO_LARGE = ("body_too_large", 413, "invalid_request_error")
     UNSUPPORTED_MEDIA_TYPE = ("unsupported_media_type", 415, "invalid_request_error")
     RATE_LIMIT_EXCEEDED = ("rate_limit_exceeded", 429, "rate_limit_error")

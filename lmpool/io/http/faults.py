@@ -8,6 +8,7 @@ from lmpool.io.errors import (
     GenerationFailed,
     LMPoolError,
     NoReplica,
+    TransferDenied,
 )
 from lmpool.io.http.errors import ApiError, Code
 
@@ -28,6 +29,8 @@ def api_error_of(error: LMPoolError) -> ApiError:
             return ApiError(Code.DEADLINE_EXCEEDED, text)
         case NoReplica():
             return ApiError(Code.NO_REPLICA, text, retry_after_s=RETRY_S)
+        case TransferDenied():
+            return ApiError(Code.TRANSFER_DENIED, text)
         case Draining():
             return ApiError(Code.DRAINING, text, retry_after_s=RETRY_S)
         case GenerationFailed():

@@ -7,7 +7,7 @@ import lmpool
 from lmpool.io.http import headers
 from lmpool.io.http.errors import Code
 from lmpool.io.http.fields import Field, Kind
-from lmpool.io.http.schema import CHAT_FIELDS, COMPLETION_FIELDS, DETOKENIZE_FIELDS, TOKENIZE_FIELDS
+from lmpool.io.http.schema import CHAT_FIELDS, COMPLETION_FIELDS, DETOKENIZE_FIELDS, TOKENIZE_FIELDS, TRANSFER_FIELDS
 
 TOKEN_LIST = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 TEXT_LIST = {"type": "array", "items": {"type": "string"}}
@@ -56,6 +56,11 @@ POST_PATHS = (
     ("/tokenize", "Tokens of a text or a chat.", TOKENIZE_FIELDS),
     ("/detokenize", "Text of tokens.", DETOKENIZE_FIELDS),
     ("/pool/clear", "Drop every cached block that no request uses; needs an admin key.", ()),
+    (
+        "/pool/transfer",
+        "Begin to copy or move a cached prompt to another replica; needs an admin key.",
+        TRANSFER_FIELDS,
+    ),
 )
 
 

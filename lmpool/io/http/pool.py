@@ -6,8 +6,10 @@ import attrs
 
 from lmpool.core.explanation import request_word
 from lmpool.core.history import History
+from lmpool.core.ids import SECOND, TransferId
 from lmpool.core.limits import DECISIONS_KEPT
 from lmpool.core.messages.ingress_control import Candidate, Decision, StateReported
+from lmpool.core.messages.transfer import TransferShown, TransfersShown
 from lmpool.io.explained import Explained
 
 DECISIONS_DEFAULT = 20
@@ -22,6 +24,37 @@ def state_document(state: StateReported) -> dict[str, Any]:
         "decisions": state.decisions,
         "stale_dropped": state.stale_dropped,
         "resyncs": state.resyncs,
+        "transfers": transfers_document(state.transfers),
+    }
+
+
+def transfers_document(shown: TransfersShown) -> dict[str, Any]:
+    return {
+        "under_way": [_transfer_document(transfer) for transfer in shown.under_way],
+        "over": [_transfer_document(transfer) for transfer in shown.over],
+        "outcomes": dict(shown.outcomes),
+        "refusals": dict(shown.refusals),
+        "blocks": shown.blocks,
+        "bytes": shown.size_bytes,
+        "copy_seconds": shown.copy_ns / SECOND,
+    }
+
+
+def transfer_word(transfer: TransferId) -> str:
+    """As clients know it."""
+    return f"{transfer.control}-{transfer.counter}"
+
+
+def _transfer_document(transfer: TransferShown) -> dict[str, Any]:
+    return {
+        "transfer": transfer_word(transfer.transfer),
+        "source": transfer.source,
+        "target": transfer.target,
+        "mode": transfer.mode.value,
+        "blocks": transfer.blocks,
+        "phase": transfer.phase,
+        "outcome": transfer.outcome or None,
+        "cause": transfer.cause or None,
     }
 
 

@@ -42,7 +42,12 @@ def read_prompts(body: Body, vocabulary: int) -> tuple[Prompt, ...]:
     return tuple(_read_prompt(item, f"prompt[{index}]", vocabulary) for index, item in enumerate(value))
 
 
-def _read_prompt(value: Any, path: str, vocabulary: int) -> Prompt:
+def read_text_or_tokens(body: Body, name: str, vocabulary: int) -> str | tuple[int, ...]:
+    """One prompt that is there. Raises ApiError."""
+    return _read_prompt(body.raw(name), name, vocabulary)
+
+
+def _read_prompt(value: Any, path: str, vocabulary: int) -> str | tuple[int, ...]:
     if isinstance(value, str):
         return _checked_text(value, path)
     if not isinstance(value, list):

@@ -8,9 +8,11 @@ from lmpool.core.limits import (
     LOGIT_BIAS_MAX,
     LOGPROBS_MAX,
     PROMPT_TOKENS_MAX,
+    RANKS_MAX,
     STOP_STRINGS_MAX,
     STOP_TOKENS_MAX,
 )
+from lmpool.core.prefix import HASH_BYTES
 from lmpool.io.http.fields import Field, Kind
 
 PROMPTS_MAX = 1024
@@ -75,6 +77,17 @@ TOKENIZE_FIELDS = (
 DETOKENIZE_FIELDS = (
     Field("model", Kind.TEXT, 1, None, "the served model", "A name that /v1/models lists."),
     Field("tokens", Kind.TOKENS, 0, PROMPT_TOKENS_MAX, "required", "Special tokens stay in the text."),
+)
+
+TRANSFER_FIELDS = (
+    Field("prompt", Kind.TEXT_OR_TOKENS, 1, None, "none", "What its complete blocks are of."),
+    Field("chain", Kind.TEXT, 2 * HASH_BYTES, None, "none", "Or the hashes of the blocks, in hexadecimal."),
+    Field("tenant", Kind.TEXT, 1, LABEL_BYTES_MAX, "that of the key", "Whose prompt it is."),
+    Field("cache_salt", Kind.TEXT, 1, LABEL_BYTES_MAX, "none", "With which it was cached."),
+    Field("source", Kind.INTEGER, 0, RANKS_MAX - 1, "required", "A replica that holds it."),
+    Field("target", Kind.INTEGER, 0, RANKS_MAX - 1, "required", "The one that is to hold it."),
+    Field("mode", Kind.TEXT, 1, LABEL_BYTES_MAX, "copy", "`copy`, or `move`: the source frees what nobody uses."),
+    Field("copy_seconds", Kind.NUMBER, 0.1, 3600, "30", "How long the bytes may take."),
 )
 
 UNSUPPORTED_FIELDS: Mapping[str, tuple[object, ...]] = {

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import attrs
 
-from lmpool.core.ids import Nanos
+from lmpool.core.ids import Nanos, TransferId
 from lmpool.core.ingress import IngressSnapshot
 from lmpool.core.messages.ingress_control import StateReported
 from lmpool.io.explained import Explained
@@ -13,6 +13,7 @@ from lmpool.io.generation import Chunk, GenerationRequest
 from lmpool.io.http.errors import ApiError, Code
 from lmpool.io.http.keys import Keys
 from lmpool.io.text.model_text import ModelText
+from lmpool.io.transfer_order import TransferWish
 
 
 class Service(Protocol):
@@ -48,6 +49,10 @@ class Service(Protocol):
     async def explain(self, word: str | None, tenant: str | None, limit: int) -> Explained:
         """Decisions and what became of them; `word`: of which request, as a client names it; `tenant`: of whom alone.
         Raises NoReplica while control does not answer."""
+        ...
+
+    async def transfer(self, wish: TransferWish) -> TransferId:
+        """Begins it. Raises BadRequest, TransferDenied, and NoReplica while control does not answer."""
         ...
 
     async def clear_cache(self) -> int:

@@ -13,7 +13,7 @@ from lmpool.core.machine import Machine
 from lmpool.core.plan import BatchPlan
 from lmpool.core.prefix import ModelIdentity, namespace_base
 from lmpool.core.worker import Worker, WorkerSettings
-from lmpool.sim.integer_model import IntegerRunner
+from lmpool.sim.integer_model import IntegerRunner, fresh_slots
 from lmpool.sim.node import Node
 from lmpool.sim.swarm.device import Device
 from lmpool.sim.swarm.knobs import Knobs
@@ -138,9 +138,8 @@ class Cluster:
             rates=knobs.workers[peer.rank].rates,
         )
         worker = Worker(settings, self.timeline.now)
-        runner = IntegerRunner(
-            knobs.block_size, settings.blocks, knobs.load.vocabulary, settings.rates, pause=lambda _: None
-        )
+        slots = fresh_slots(knobs.block_size, settings.blocks)
+        runner = IntegerRunner(knobs.block_size, slots, knobs.load.vocabulary, settings.rates, pause=lambda _: None)
         node: WorkerNode
         device = Device(self.timeline, self._chance, runner, settings.rates, lambda: self._end_step(node, device))
 

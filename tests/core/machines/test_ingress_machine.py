@@ -36,7 +36,7 @@ from lmpool.core.messages.ingress_worker import (
 )
 from lmpool.core.prefix import TOKEN_BYTES, extend_chain, pack_tokens, unpack_tokens
 from lmpool.core.sampling import StopSettings
-from tests.core.front import BLOCK, FACTS, NAMESPACE, SETTINGS, Front, arrival, worker
+from tests.core.front import BLOCK, FACTS, NAMESPACE, NO_TRANSFERS, SETTINGS, Front, arrival, worker
 
 OUTPUTS = 12
 STOP = StopSettings(OUTPUTS, 0, (), ())
@@ -226,7 +226,7 @@ class IngressMachine(RuleBasedStateMachine):
     def control_speaks(self) -> None:
         control = self.control
         assert control is not None
-        self.act(lambda front: front.hear(control, StateReported(0, "", (), 0, 0, 0, 0, 0)))
+        self.act(lambda front: front.hear(control, StateReported(0, "", (), 0, 0, 0, 0, 0, NO_TRANSFERS)))
 
     @precondition(lambda self: self.jobs())
     @rule(data=st.data(), refuses=st.booleans(), reason=st.sampled_from(RefusalReason))
@@ -364,7 +364,7 @@ class IngressMachine(RuleBasedStateMachine):
         """A moment in which all do their work."""
         control = self.control
         assert control is not None
-        self.act(lambda front: front.hear(control, StateReported(0, "", (), 0, 0, 0, 0, 0)))
+        self.act(lambda front: front.hear(control, StateReported(0, "", (), 0, 0, 0, 0, 0, NO_TRANSFERS)))
         for counter, asked in list(self.questions.items()):
             del self.questions[counter]
             rank = next(rank for rank in range(REPLICAS) if rank not in asked.excluded)

@@ -11,9 +11,10 @@ import orjson
 
 from lmpool.core.effects import Outcome
 from lmpool.core.history import History, Visit
-from lmpool.core.ids import MILLISECOND, Epoch, Nanos, Rank, RequestId
+from lmpool.core.ids import MILLISECOND, Epoch, Nanos, Rank, RequestId, TransferId
 from lmpool.core.ingress import IngressSnapshot
 from lmpool.core.messages.ingress_control import Candidate, Decision, RankState, StateReported
+from lmpool.core.messages.transfer import TransferMode, TransferShown, TransfersShown
 from lmpool.io.errors import LMPoolError
 from lmpool.io.explained import Explained
 from lmpool.io.generation import Chunk, GenerationRequest, NamedLogprob, ScoredToken
@@ -21,6 +22,7 @@ from lmpool.io.http.app import Application, create_app
 from lmpool.io.http.keys import Keys
 from lmpool.io.http.service import Context
 from lmpool.io.text.model_text import ModelText
+from lmpool.io.transfer_order import TransferWish
 from tests.model_folder import CHATML, write_tiny_folder
 
 NAMES = ("tiny", "/models/tiny")
@@ -48,6 +50,7 @@ class ScriptedService:
     tokens_max: int = 4096
     requests: list[GenerationRequest] = attrs.field(factory=list)
     explain_asked: list[tuple[str | None, str | None, int]] = attrs.field(factory=list)
+    wishes: list[TransferWish] = attrs.field(factory=list)
     running: int = 0
     gate: asyncio.Event | None = None
     """Every request waits for it, if there is one."""
@@ -103,16 +106,24 @@ class ScriptedService:
         return IngressSnapshot((("routing", self.running),), self.running, (), 0, 0, 0, True, (Rank(0),), 0)
 
     async def pool_state(self) -> StateReported:
-        return StateReported(1, "marginal-time", (RANK_STATE,), 9, 1, 2, 0, 0)
+        return StateReported(1, "marginal-time", (RANK_STATE,), 9, 1, 2, 0, 0, TRANSFERS)
 
     async def explain(self, word: str | None, tenant: str | None, limit: int) -> Explained:
         self.explain_asked.append((word, tenant, limit))
         return Explained((DECISION,) * min(limit, 3), (HISTORY,))
 
+    async def transfer(self, wish: TransferWish) -> TransferId:
+        self.wishes.append(wish)
+        if self.error is not None:
+            raise self.error
+        return TransferId(Epoch(4), len(self.wishes))
+
     async def clear_cache(self) -> int:
         return 42
 
 
+TRANSFER = TransferShown(TransferId(Epoch(4), 9), Rank(0), Rank(1), TransferMode.COPY, 3, "ended", "published", "")
+TRANSFERS = TransfersShown((), (TRANSFER,), (("published", 1),), (("no blocks", 2),), 3, 4096, 1_500_000)
 RANK_STATE = RankState(Rank(0), Epoch(2), "live", 100, 10, 20, 30, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 DECISION = Decision(
     number=3,
