@@ -34,8 +34,6 @@ BLOCK_SIZE = 64
 """Of clusters for traces that were recorded in none."""
 KV_TOKENS = 1_024_000
 """Of a rank: 2,000 blocks of 512."""
-REQUESTS = 3_000
-"""Of a made workload."""
 STREAK_MAX = 10_000
 PROGRESS_AFTER_S = 2.0
 PROGRESS_EVERY_S = 0.5
@@ -101,7 +99,9 @@ def _parser() -> argparse.ArgumentParser:
         help=f"one of {policies}; again for another (default: each once)",
     )
     load = parser.add_argument_group("load")
-    load.add_argument("--requests", type=_count, metavar="N", help=f"at most (default: all; {REQUESTS} of a workload)")
+    load.add_argument(
+        "--requests", type=_count, metavar="N", help="at most (default: all; as many as are usual in a workload)"
+    )
     load.add_argument("--start", type=_number, default=0, metavar="N", help="first request (default %(default)s)")
     load.add_argument("--speed", type=_factor, default=1.0, metavar="X", help="arrivals X times as dense")
     load.add_argument("--rate", type=_factor, metavar="X", help="arrivals of a workload a second (default 1)")
@@ -168,7 +168,7 @@ def _trace(given: argparse.Namespace) -> Trace:
     """Raises TraceError, UsageError."""
     if given.trace.startswith(WORKLOAD):
         name = given.trace.removeprefix(WORKLOAD)
-        trace = make_workload(name, given.requests or REQUESTS, given.rate or 1.0, given.seed)
+        trace = make_workload(name, given.requests, given.rate or 1.0, given.seed)
     elif given.rate is not None:
         raise UsageError("--rate is for made workloads; a trace has its own, which --speed multiplies")
     else:

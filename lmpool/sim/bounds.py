@@ -41,6 +41,24 @@ def bounds(trace: Trace, prompts: Prompts, blocks: int, block_size: int) -> Boun
     return Bounds(share(_Pooled(blocks).take), share(_Recent(blocks).take), share(_Endless().take))
 
 
+@attrs.frozen
+class Sharing:
+    """What a trace itself allows, whatever the policy: shares that one endless cache would find."""
+
+    block_size: int
+    requests: float
+    """Of requests, those of which at least one complete block was seen earlier."""
+    tokens: float
+    """Of prompt tokens, those in the longest such beginnings."""
+
+
+def sharing(trace: Trace, prompts: Prompts, block_size: int) -> Sharing:
+    cache = _Endless()
+    found = [cache.take(chain, kept) for chain, kept in _walk(trace, prompts, block_size)]
+    tokens = sum(found) * block_size / sum(prompts.lengths)
+    return Sharing(block_size, sum(blocks > 0 for blocks in found) / len(found), tokens)
+
+
 def _walk(trace: Trace, prompts: Prompts, block_size: int) -> Iterator[tuple[bytes, bytes]]:
     """Chains of the prompts in order of arrival, each with the chain that stays cached."""
     continued = {request.continues: number for number, request in enumerate(trace.requests)}

@@ -16,6 +16,7 @@ from lmpool.core.messages.ingress_control import BookingEnded, Busy, RouteAsked,
 from lmpool.core.messages.ingress_worker import Accepted, Ended, Finish, Refused, Submit, TokensProduced
 from lmpool.core.messages.worker_control import WorkerJoined
 from lmpool.core.sampling import StopSettings, greedy
+from lmpool.sim.arrivals import Arrivals
 from lmpool.sim.node import Way
 from lmpool.sim.prompts import Prompts
 from lmpool.sim.timeline import Timeline
@@ -83,9 +84,8 @@ class Front:
         self._stop = StopSettings(max(OUTPUT_TOKENS_MAX, trace.outputs_longest), 0, (END_TOKEN,), (END_TOKEN,))
         self.draws = [chance.getrandbits(63) for _ in trace.requests]
         """For policies that need chance, by request."""
-        self._followers: dict[int, list[int]] = {}
-        self._arrivals = [number for number, request in enumerate(trace.requests) if request.at_ns is not None]
-        self._next_arrival = 0
+        self._arrivals = Arrivals(trace)
+        self._is_arrival_set = False
         self._begun_ns = Nanos(0)
         self._replicas = replicas
         self._absent = dict.fromkeys(map(Rank, range(replicas)))
@@ -93,10 +93,6 @@ class Front:
         self._ways: dict[Peer, Way] = {}
         self._control: Peer | None = None
         self._open: dict[int, _Open] = {}
-        for number, request in enumerate(trace.requests):
-            if request.at_ns is None:
-                assert request.continues is not None
-                self._followers.setdefault(request.continues, []).append(number)
 
     @property
     def is_done(self) -> bool:
@@ -109,14 +105,14 @@ class Front:
 
     def _await_arrival(self) -> None:
         """Only the next arrival is on the timeline."""
-        if self._next_arrival < len(self._arrivals):
-            at_ns = self._trace.requests[self._arrivals[self._next_arrival]].at_ns
-            assert at_ns is not None
-            self._timeline.at(Nanos(self._begun_ns + at_ns), self._take_arrival)
+        at_ns = self._arrivals.next_ns
+        if at_ns is not None and not self._is_arrival_set:
+            self._is_arrival_set = True
+            self._timeline.at(Nanos(max(self._begun_ns + at_ns, self._timeline.now)), self._take_arrival)
 
     def _take_arrival(self) -> None:
-        number = self._arrivals[self._next_arrival]
-        self._next_arrival += 1
+        self._is_arrival_set = False
+        number = self._arrivals.take()
         self._await_arrival()
         self._arrive(number)
 
@@ -260,5 +256,6 @@ class Front:
             self.unserved[number] = fault
         else:
             self.times[number].ended_ns = self._timeline.now
-        for follower in self._followers.pop(number, ()):
+        for follower in self._arrivals.end(number):
             self._later(self._trace.requests[follower].pause_ns, self._arrive, follower)
+        self._await_arrival()

@@ -47,6 +47,8 @@ class TraceRequest:
     parts: tuple[Part, ...]
     output_tokens: int
     """At least 1. The last one is `END_TOKEN`."""
+    stage: int = 0
+    """Comes only after the end of all requests of earlier stages, which stand before it."""
 
 
 @attrs.frozen
@@ -56,12 +58,16 @@ class Trace:
     """In which sharing was recorded; None: in tokens."""
     requests: tuple[TraceRequest, ...]
     """The number of a request is its place here. Open-loop arrivals do not go back in time."""
+    in_flight_max: int | None = None
+    """Requests with an arrival wait until fewer than so many are under way. None: they come at their time."""
 
     @property
     def fingerprint(self) -> str:
         digest = blake2b(digest_size=8)
+        if self.in_flight_max is not None:
+            digest.update(f"in flight {self.in_flight_max}".encode())
         for request in self.requests:
-            digest.update(repr(attrs.astuple(request)).encode())
+            digest.update(repr(attrs.astuple(request, filter=_is_said)).encode())
         return digest.hexdigest()
 
     @property
@@ -73,6 +79,11 @@ class Trace:
     @property
     def outputs_longest(self) -> int:
         return max(request.output_tokens for request in self.requests)
+
+
+def _is_said(field: "attrs.Attribute[object]", value: object) -> bool:
+    """The first stage goes without saying, so that traces without stages keep their fingerprints."""
+    return field.name != "stage" or value != 0
 
 
 def check_block_size(trace: Trace, block_size: int) -> None:
@@ -133,13 +144,48 @@ def at_speed(trace: Trace, speed: float) -> Trace:
     )
 
 
+def scaled(trace: Trace, factor: float) -> Trace:
+    """All lengths times `factor`, at least 1; what was shared is shared. Times stay, and no block size is left."""
+    if factor == 1:
+        return trace
+    requests = tuple(
+        attrs.evolve(
+            request,
+            parts=tuple(Part(part.content, max(1, round(part.tokens * factor))) for part in request.parts),
+            output_tokens=max(1, round(request.output_tokens * factor)),
+        )
+        for request in trace.requests
+    )
+    return attrs.evolve(trace, block_size=None, requests=requests)
+
+
+def until(trace: Trace, end_ns: Nanos) -> Trace:
+    """Without what arrives at `end_ns` or later, and what continues that. Raises TraceError."""
+    kept: list[TraceRequest] = []
+    places: dict[int, int] = {}
+    for number, request in enumerate(trace.requests):
+        is_late = request.at_ns is not None and request.at_ns >= end_ns
+        if is_late or (request.continues is not None and request.continues not in places):
+            continue
+        places[number] = len(kept)
+        kept.append(_moved(request, Nanos(0), places))
+    if not kept:
+        raise TraceError(f"{trace.name}: nothing arrives before {end_ns / SECOND:g} s")
+    return attrs.evolve(trace, requests=tuple(kept))
+
+
 def in_order(trace: Trace) -> Trace:
     """By arrival; what continues a request stays behind it."""
     return _with_arrivals(trace, [request.at_ns for request in trace.requests])
 
 
 def jittered(trace: Trace, seed: int) -> Trace:
-    """Open-loop arrivals of one moment spread evenly until the next moment that has any, at most over a tick."""
+    """Open-loop arrivals of one moment spread evenly until the next moment that has any, at most over a tick.
+
+    Where a bound in flight decides when they come, there is nothing to spread.
+    """
+    if trace.in_flight_max is not None:
+        return trace
     chance = random.Random(seed)
     moments = sorted({request.at_ns for request in trace.requests if request.at_ns is not None})
     widths = {

@@ -166,10 +166,13 @@ def _read_own(path: Path, header: _Line, lines: Iterator[_Line]) -> Trace:
             if request.at_ns < last:
                 raise line.fault("its at_ms is before that of an earlier line")
             last = request.at_ns
+        if requests and request.stage < requests[-1].stage:
+            raise line.fault("its stage is before that of the line above")
         requests.append(request)
     if not requests:
         raise header.fault("is followed by no request")
-    return Trace(header.text("name") or path.name, None, tuple(requests))
+    in_flight_max = header.integer("in_flight_max", 1) if "in_flight_max" in header else None
+    return Trace(header.text("name") or path.name, None, tuple(requests), in_flight_max)
 
 
 def _own_request(line: _Line, number: int) -> TraceRequest:
@@ -191,7 +194,13 @@ def _own_request(line: _Line, number: int) -> TraceRequest:
     if not parts:
         raise line.fault("parts is empty")
     return TraceRequest(
-        line.text("session"), at_ns, pause_ns or Nanos(0), continues, parts, line.integer("output_tokens", 1)
+        line.text("session"),
+        at_ns,
+        pause_ns or Nanos(0),
+        continues,
+        parts,
+        line.integer("output_tokens", 1),
+        line.integer("stage", 0) if "stage" in line else 0,
     )
 
 
@@ -207,7 +216,10 @@ def write_trace(trace: Trace, path: Path) -> None:
     """In our own format. Contents are numbered anew where they are private to a recorded trace."""
     shared = max((part.content for request in trace.requests for part in request.parts if _is_shared(part)), default=-1)
     with path.open("w", encoding="utf-8") as file:
-        file.write(json.dumps({"format": FORMAT, "version": VERSION, "name": trace.name}) + "\n")
+        header: dict[str, Json] = {"format": FORMAT, "version": VERSION, "name": trace.name}
+        if trace.in_flight_max is not None:
+            header["in_flight_max"] = trace.in_flight_max
+        file.write(json.dumps(header) + "\n")
         for request in trace.requests:
             file.write(json.dumps(_own_fields(request, shared + 1)) + "\n")
 
@@ -229,4 +241,6 @@ def _own_fields(request: TraceRequest, private: int) -> dict[str, Json]:
     numbers = [part.content if _is_shared(part) else part.content - PRIVATE_FIRST + private for part in request.parts]
     fields["parts"] = [[number, part.tokens] for number, part in zip(numbers, request.parts, strict=True)]
     fields["output_tokens"] = request.output_tokens
+    if request.stage:
+        fields["stage"] = request.stage
     return fields

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from lmpool.core.ids import MILLISECOND, SECOND
@@ -151,3 +152,18 @@ def test_a_fault_names_file_line_and_what_is_wrong(tmp_path: Path, lines: list[A
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"nowhere\.jsonl"):
         read_trace(tmp_path / "nowhere.jsonl", None)
+
+
+def test_a_bound_in_flight_and_stages_are_kept_in_our_own_format(tmp_path: Path) -> None:
+    requests = [attrs.evolve(asked(0, (number, 20)), stage=number // 2) for number in range(4)]
+    made = attrs.evolve(trace(*requests), in_flight_max=3)
+    path = tmp_path / "own.jsonl"
+    write_trace(made, path)
+    assert read_trace(path, None) == made
+
+
+def test_stages_do_not_go_back(tmp_path: Path) -> None:
+    line = {"at_ms": 0, "parts": [[0, 4]], "output_tokens": 1}
+    path = _write(tmp_path, HEADER, {**line, "stage": 1}, line)
+    with pytest.raises(TraceError, match=r"made\.jsonl:3: its stage is before that of the line above"):
+        read_trace(path, None)

@@ -4,14 +4,16 @@ from statistics import fmean
 
 import pytest
 
-from lmpool.core.ids import SECOND
-from lmpool.sim.bounds import bounds
+from lmpool.core.ids import SECOND, Nanos
+from lmpool.sim.bounds import Sharing, bounds, sharing
 from lmpool.sim.replay import make_prompts
-from lmpool.sim.trace import Trace, TraceError, prompt_lengths
-from lmpool.sim.workload import SIBLINGS, TURNS, WORKLOADS, make_workload
+from lmpool.sim.trace import Trace, TraceError, prompt_lengths, scaled, until
+from lmpool.sim.workload import NO_RATE, SIBLINGS, TURNS, WORKLOADS, make_workload
+from tests.sim.racks import asked, trace
 from tests.specs.tables import read_rows
 
 PAGE = "workloads.md"
+OPEN_LOOP = [name for name, workload in WORKLOADS.items() if workload.arrival != NO_RATE]
 
 
 def _arrivals(made: Trace) -> list[int]:
@@ -30,6 +32,16 @@ def test_the_page_names_every_workload_with_its_fingerprint() -> None:
         assert row["a rate counts"] == WORKLOADS[name].arrival
 
 
+def test_the_page_has_sizes_and_sharing_of_the_studies_own_workloads() -> None:
+    for row in read_rows(PAGE, "Studies"):
+        made = make_workload(row["workload"], None, 1.0, 0)
+        found = sharing(made, make_prompts(made, 256), 256)
+        assert len(made.requests) == int(row["requests"])
+        assert sum(prompt_lengths(made)) == int(row["prompt tokens"].replace(",", ""))
+        assert [f"{found.requests:.2%}", f"{found.tokens:.2%}"] == [row["request sharing"], row["token sharing"]]
+        assert str(made.in_flight_max or "") == row["in flight"]
+
+
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_workload_is_a_matter_of_its_seed_alone(name: str) -> None:
     assert make_workload(name, 100, 2.0, 1) == make_workload(name, 100, 2.0, 1)
@@ -44,7 +56,7 @@ def test_a_rate_changes_when_requests_arrive_and_nothing_else(name: str) -> None
     assert len(slow.requests) >= 100
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", OPEN_LOOP)
 def test_arrivals_come_at_the_rate_and_irregularly(name: str) -> None:
     made = make_workload(name, 6_000, 4.0, 3)
     moments = sorted(set(_arrivals(made)))
@@ -102,3 +114,80 @@ def test_siblings_come_at_one_moment_and_share_their_beginning() -> None:
 def test_an_unknown_workload_is_answered_with_the_known_ones() -> None:
     with pytest.raises(TraceError, match="no workload is named 'knitting'; there is agent-sessions"):
         make_workload("knitting", 10, 1.0, 0)
+
+
+@pytest.mark.parametrize(("times", "longest"), [(1, 1_911), (3, 5_655), (5, 9_399)])
+def test_shared_prefixes_are_sixteen_groups_of_twelve_in_a_mixed_order(times: int, longest: int) -> None:
+    made = make_workload(f"shared-prefix-x{times}", None, 1.0, 0)
+    sessions = [request.session for request in made.requests]
+    assert set(Counter(sessions).values()) == {12}
+    assert len(set(sessions)) == 16
+    assert sessions != sorted(sessions)
+    assert max(prompt_lengths(made)) == longest
+    assert {request.output_tokens for request in made.requests} == {64}
+
+
+def test_load_skew_plants_three_prefixes_and_asks_for_nothing_else() -> None:
+    made = make_workload("load-skew", None, 1.0, 0)
+    planted = [request.parts[0] for request in made.requests if request.stage == 0]
+    assert len(set(planted)) == 3
+    assert Counter(request.parts[0] for request in made.requests if request.stage == 1) == dict.fromkeys(planted, 63)
+
+
+def test_memory_skew_repeats_its_sessions_whole_after_the_pressure() -> None:
+    made = make_workload("memory-skew", None, 1.0, 0)
+    stages = [[request for request in made.requests if request.stage == stage] for stage in range(3)]
+    assert [len(stage) for stage in stages] == [6, 30, 36]
+    assert Counter(request.parts for request in stages[2]) == {request.parts: 6 for request in stages[0]}
+    anchors = [request.parts[0] for request in stages[0]]
+    pressed = Counter(request.parts[0] for request in stages[1])
+    assert pressed[anchors[0]] + pressed[anchors[1]] == 24
+    assert len({request.parts[1] for request in stages[1]}) == 30
+
+
+def test_chat_users_share_one_system_prompt_and_grow_a_history_of_their_own() -> None:
+    made = make_workload("multi-round-chat", None, 1.0, 0)
+    first = [request for request in made.requests if request.continues is None]
+    assert len({request.parts[0] for request in first}) == 1
+    assert len({request.parts[1] for request in first}) == len(first) == 40
+    assert set(Counter(request.session for request in made.requests).values()) == {6}
+
+
+def test_tiled_documents_come_in_turn_and_shuffled_ones_do_not() -> None:
+    tiled = [request.session for request in make_workload("long-doc-qa-tiled", None, 1.0, 0).requests]
+    mixed = [request.session for request in make_workload("long-doc-qa", None, 1.0, 0).requests]
+    assert tiled == [f"document-{place}" for place in range(8)] * 5
+    assert sorted(mixed) == sorted(tiled)
+    assert mixed != tiled
+
+
+def test_many_sessions_begin_at_one_moment() -> None:
+    made = make_workload("high-concurrency", None, 1.0, 0)
+    assert _arrivals(made) == [0] * 64
+
+
+def test_a_scaled_workload_has_as_many_requests_and_shares_about_as_much() -> None:
+    made = make_workload("shared-prefix-x3", None, 1.0, 0)
+    small = scaled(made, 0.1)
+    assert scaled(made, 1.0) == made
+    assert len(small.requests) == len(made.requests)
+    assert sum(prompt_lengths(small)) == pytest.approx(sum(prompt_lengths(made)) / 10, rel=0.01)
+    assert sharing(small, make_prompts(small, 16), 16).tokens == pytest.approx(_endless(made), abs=0.01)
+
+
+def test_until_cuts_users_off_and_keeps_the_rounds_of_those_who_came() -> None:
+    made = make_workload("multi-round-chat", None, 1.0, 0)
+    cut = until(made, _seconds(10))
+    assert all(moment < _seconds(10) for moment in _arrivals(cut))
+    assert set(Counter(request.session for request in cut.requests).values()) == {6}
+    with pytest.raises(TraceError, match="nothing arrives before 0 s"):
+        until(made, _seconds(0))
+
+
+def test_sharing_of_three_requests_by_hand() -> None:
+    made = trace(asked(0, (0, 32), (1, 8)), asked(1, (0, 32), (2, 8)), asked(2, (3, 20)))
+    assert sharing(made, make_prompts(made, 16), 16) == Sharing(16, 1 / 3, 32 / 100)
+
+
+def _seconds(count: int) -> Nanos:
+    return Nanos(count * SECOND)
