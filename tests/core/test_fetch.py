@@ -102,6 +102,26 @@ def test_a_busy_pair_adds_its_remaining_time() -> None:
     assert one(pulls(seen((40, 0)), found=running, settings=patient)[1]).gate is None
 
 
+def test_the_time_until_a_pair_is_free_is_part_of_the_price() -> None:
+    patient = attrs.evolve(USUAL, pair_wait_max_ns=Nanos(100 * MILLISECOND))
+    for wait, gate in ((60, None), (63, Gate.NOT_WORTH_IT)):  # 64.4 ms would be saved, 3 are the margin
+        running = conditions(8, underway=[underway(0, 5, chain(("b", 9)), price=(wait, 90))])
+        assert one(pulls(seen((40, 0)), found=running, settings=patient)[1]).gate is gate
+
+
+def test_a_rank_that_receives_another_transfer_is_busy() -> None:
+    running = conditions(8, underway=[underway(5, 1, chain(("b", 9)))])
+    found = one(pulls(seen((40, 0)), found=running)[1])
+    assert (found.wait_ns, found.gate) == (15 * MILLI, Gate.RANK_BUSY)
+
+
+def test_no_pull_is_begun_beyond_the_limit() -> None:
+    running = conditions(8, underway=[underway(5, 6, chain(("b", 9)))])
+    one_at_once = attrs.evolve(USUAL, transfers_max=1)
+    assert one(pulls(seen((40, 0)), found=running, settings=one_at_once)[1]).gate is Gate.TOO_MANY
+    assert one(pulls(seen((40, 0)), found=running)[1]).gate is None
+
+
 def test_a_late_transfer_is_taken_at_its_p95() -> None:
     late = attrs.evolve(underway(0, 5, chain(("b", 9))), began=Nanos(NOW - 18 * MILLISECOND))
     assert one(pulls(seen((40, 0)), found=conditions(8, underway=[late]))[1]).wait_ns == 22 * MILLI
