@@ -196,23 +196,23 @@ def _points(
 
 
 def _round(measured: MeasuredPair, count: int, held: int, chance: random.Random, number: int, samples: Samples) -> None:
-    """Each arm once, beginning with another one each time."""
-    source, target = (tuple(chance.sample(range(held), count)) for _ in range(2))
-    begins = [chance.randrange(held - count + 1) for _ in range(2)]
-    first, second = (tuple(range(begin, begin + count)) for begin in begins)
+    """Each arm once, beginning with another one each time, and on blocks of its own, which no other has just read."""
     arms: list[tuple[str, str]] = [("scattered", ""), ("runs", "")]
     arms += [("indexed", arm) for arm in measured.arms.indexed] + [("flat", arm) for arm in measured.arms.flat]
     turn = number % len(arms)
     for kind, arm in [*arms[turn:], *arms[:turn]]:
+        source, target = (tuple(chance.sample(range(held), count)) for _ in range(2))
+        first, second = (chance.randrange(held - count + 1) for _ in range(2))
         match kind:
             case "scattered":
                 samples.scattered.append(measured.path_s(source, target))
             case "runs":
-                samples.runs.append(measured.path_s(first, second))
+                run = tuple(range(first, first + count)), tuple(range(second, second + count))
+                samples.runs.append(measured.path_s(*run))
             case "indexed":
                 samples.indexed.setdefault(arm, []).append(measured.indexed_s(arm, source, target))
             case _:
-                samples.flat.setdefault(arm, []).append(measured.flat_s(arm, count))
+                samples.flat.setdefault(arm, []).append(measured.flat_s(arm, first, second, count))
 
 
 def point(path: str, pair: RankPair, blocks: int, size_bytes: int, samples: Samples) -> Point:

@@ -18,12 +18,12 @@ from lmpool.gpu.paths.group import has_nccl
 from lmpool.gpu.paths.port import CopyOrder, CopyWatch, PathKind, PathSettings
 from lmpool.gpu.paths.trial import (
     ColdCaches,
+    KnownBytes,
     PlainCopies,
     PoolOrder,
     clear,
     cold_bytes,
     cuda_devices,
-    is_equal,
     known_pool,
 )
 
@@ -48,7 +48,8 @@ class TargetEnd:
         self._twin = known_pool(
             PoolOrder(**order["source_pool"] | {"device": order["target_pool"]["device"]}), SOURCE_SEED
         )
-        """Of the source's pool, for copies inside this process, and to compare with."""
+        """Of the source's pool, for copies inside this process."""
+        self._known = KnownBytes(self._twin)
         self._plain = PlainCopies(self._twin, self._pool)
         self._path = open_target(_settings(order), connected, self._pool, _engine(order))
 
@@ -62,7 +63,7 @@ class TargetEnd:
             case "indexed":
                 copy = partial(self._plain.indexed[question["arm"]], question["source"], question["target"])
             case "flat":
-                copy = partial(self._plain.flat[question["arm"]], len(question["source"]))
+                copy = partial(self._plain.flat[question["arm"]], *question["run"])
             case _:
                 raise ValueError(question)
         self._caches.evict()
@@ -76,7 +77,7 @@ class TargetEnd:
         began = time.perf_counter()
         copied = self._path.copy(order, WATCH)
         seconds = time.perf_counter() - began
-        equal = is_equal(self._pool, order.target_blocks, self._twin, order.source_blocks)
+        equal = self._known.are_in(self._pool, order.target_blocks, order.source_blocks)
         return {"seconds": seconds, "size_bytes": copied.size_bytes, "is_equal": equal}
 
 

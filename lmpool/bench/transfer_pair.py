@@ -97,8 +97,9 @@ class MeasuredPair:
     def indexed_s(self, arm: str, source: Blocks, target: Blocks) -> float:
         return float(self._asked({"do": "indexed", "arm": arm, "source": source, "target": target})["seconds"])
 
-    def flat_s(self, arm: str, blocks: int) -> float:
-        return float(self._asked({"do": "flat", "arm": arm, "source": tuple(range(blocks))})["seconds"])
+    def flat_s(self, arm: str, source: int, target: int, blocks: int) -> float:
+        """From and to the bytes of these blocks on, if planes were not there."""
+        return float(self._asked({"do": "flat", "arm": arm, "run": (source, target, blocks)})["seconds"])
 
     def _asked(self, question: dict[str, Any]) -> dict[str, Any]:
         _say(self._target, question)

@@ -40,7 +40,7 @@ class PretendedPair:
     def indexed_s(self, arm: str, source: Blocks, target: Blocks) -> float:
         return 1.5 if arm == "fast" else 9.0
 
-    def flat_s(self, arm: str, blocks: int) -> float:
+    def flat_s(self, arm: str, source: int, target: int, blocks: int) -> float:
         return 0.9
 
 

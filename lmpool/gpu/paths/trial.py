@@ -11,11 +11,12 @@ import torch
 
 from lmpool.gpu.device import DTYPES
 from lmpool.gpu.kv_pool import BlockShape, KVPool, allocate_cpu_pool, allocate_cuda_pool
-from lmpool.gpu.paths.planes import host_planes, pool_form
+from lmpool.gpu.paths.planes import host_planes
 
 Blocks: TypeAlias = Sequence[int]
 IndexedCopy: TypeAlias = Callable[[Blocks, Blocks], None]
-FlatCopy: TypeAlias = Callable[[int], None]
+FlatCopy: TypeAlias = Callable[[int, int, int], None]
+"""First block at the source and at the target, and how many blocks' worth of bytes, without regard for planes."""
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 COLD_BYTES_MAX = 1 << 30
@@ -56,17 +57,23 @@ def clear(pool: KVPool, blocks: Blocks) -> None:
     pool.tensor[:, :, _indices(pool, blocks)] = 0
 
 
-def is_equal(one: KVPool, blocks: Blocks, other: KVPool, other_blocks: Blocks) -> bool:
-    """Bit by bit; numbers that are none are equal to themselves here."""
-    left = one.tensor[:, :, _indices(one, blocks)].view(torch.uint8)
-    return bool(torch.equal(left, other.tensor[:, :, _indices(other, other_blocks)].view(torch.uint8)))
+class KnownBytes:
+    """What a pool holds now, kept elsewhere: to compare with a pool would warm it for the next copy out of it."""
+
+    def __init__(self, pool: KVPool) -> None:
+        self._bytes = pool.tensor.view(torch.uint8).cpu().clone()
+
+    def are_in(self, pool: KVPool, blocks: Blocks, known: Blocks) -> bool:
+        """Whether `blocks` of `pool` hold what the `known` blocks held, bit by bit."""
+        found = pool.tensor[:, :, _indices(pool, blocks)].view(torch.uint8).cpu()
+        return bool(torch.equal(found, self._bytes[:, :, torch.tensor(known, dtype=torch.int64)]))
 
 
 def cold_bytes() -> int:
-    """A quarter more than the largest cache."""
+    """Half more than the largest cache."""
     sizes = [file.read_text().strip() for file in CACHES.glob("index*/size")]
     largest = max((int(size[:-1]) * UNITS[size[-1]] for size in sizes), default=32 << 20)
-    return min(COLD_BYTES_MAX, largest + largest // 4)
+    return min(COLD_BYTES_MAX, largest + largest // 2)
 
 
 class ColdCaches:
@@ -117,14 +124,15 @@ class PlainCopies:
         for one, other in zip(source, target, strict=True):
             right[:, other] = left[:, one]
 
-    def _flat(self, blocks: int) -> None:
-        size = blocks * self._source.shape.block_bytes
-        self._into[:size].copy_(self._from[:size])
+    def _flat(self, source: int, target: int, blocks: int) -> None:
+        each = self._source.shape.block_bytes
+        taken = self._from[source * each : (source + blocks) * each]
+        self._into[target * each : (target + blocks) * each].copy_(taken)
 
-    def _flat_numpy(self, blocks: int) -> None:
-        size = blocks * pool_form(self._source).block_bytes
-        left, right = self._planes
-        np.copyto(right.reshape(-1)[:size], left.reshape(-1)[:size])
+    def _flat_numpy(self, source: int, target: int, blocks: int) -> None:
+        each = self._source.shape.block_bytes
+        left, right = (planes.reshape(-1) for planes in self._planes)
+        np.copyto(right[target * each : (target + blocks) * each], left[source * each : (source + blocks) * each])
 
 
 def _indices(pool: KVPool, blocks: Blocks) -> torch.Tensor:

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from lmpool.gpu.paths.planes import host_planes
-from lmpool.gpu.paths.trial import ColdCaches, PlainCopies, PoolOrder, clear, cold_bytes, is_equal, known_pool
+from lmpool.gpu.paths.trial import ColdCaches, KnownBytes, PlainCopies, PoolOrder, clear, cold_bytes, known_pool
 from tests.gpu.paths.pools import assert_copied, order
 
 pytestmark = pytest.mark.model
@@ -18,13 +18,14 @@ def test_pools_are_equal_in_all_processes_and_differ_by_seed() -> None:
 
 @pytest.mark.parametrize("bit", [1, 128])
 def test_one_other_bit_is_found_and_no_number_equals_itself(bit: int) -> None:
-    one, other = known_pool(ORDER, 1), known_pool(ORDER, 1)
-    one.tensor[0, 0, 3] = other.tensor[0, 0, 4] = torch.nan
-    one.tensor[:, :, 5] = one.tensor[:, :, 3]
-    other.tensor[:, :, 4] = one.tensor[:, :, 3]
-    assert is_equal(one, [3, 5], other, [4, 4])
+    one, other = known_pool(ORDER, 1), known_pool(ORDER, 2)
+    one.tensor[0, 0, 3] = torch.nan
+    known = KnownBytes(one)
+    other.tensor[:, :, [4, 6]] = one.tensor[:, :, [3, 5]]
+    assert known.are_in(other, [4, 6], [3, 5])
+    assert not known.are_in(other, [6, 4], [3, 5])
     host_planes(other)[5, 4, 127] ^= bit
-    assert not is_equal(one, [3, 5], other, [4, 4])
+    assert not known.are_in(other, [4, 6], [3, 5])
 
 
 def test_cleared_blocks_hold_nothing_and_others_what_they_held() -> None:
@@ -48,8 +49,8 @@ def test_plain_copies_bring_the_same_bytes(arm: str) -> None:
 def test_flat_copies_bring_as_many_bytes(arm: str) -> None:
     source, target = known_pool(ORDER, 1), known_pool(ORDER, 2)
     expected = host_planes(target).reshape(-1).copy()
-    expected[: 4 * 768] = host_planes(source).reshape(-1)[: 4 * 768]
-    PlainCopies(source, target).flat[arm](4)
+    expected[3 * 768 : 7 * 768] = host_planes(source).reshape(-1)[5 * 768 : 9 * 768]
+    PlainCopies(source, target).flat[arm](5, 3, 4)
     assert np.array_equal(host_planes(target).reshape(-1), expected)
 
 
