@@ -59,6 +59,7 @@ class Placer:
         "_active_until",
         "_chains",
         "_demand",
+        "_known",
         "_leases",
         "_next",
         "_paths",
@@ -87,6 +88,8 @@ class Placer:
         self._chains: dict[tuple[BlockHash, Rank], Cooling] = {}
         self._ranks: dict[Rank, Nanos] = {}
         self._leases: dict[tuple[BlockHash, Rank], LeaseGranted] = {}
+        self._known: Conditions | None = None
+        """No part of the state."""
         self._next = now
         self._active_until = now
         self.log = TransferLog(records_kept)
@@ -112,7 +115,7 @@ class Placer:
 
     def fetches(self, view: RouteView, givers: Sequence[Giver]) -> list[Proposal | None]:
         """For each rank of the view: what it could be sent instead of computing it."""
-        return fetches(view, givers, self._settings, self._prices, self._conditions(view.now))
+        return fetches(view, givers, self._settings, self._prices, self._conditions())
 
     def plan(self, now: Nanos, sites: Sequence[Site], table: PageTable, ledger: Ledger) -> tuple[Proposal, ...]:
         """What to begin now; empty before the next deadline. Sites are live and draining ranks, by number."""
@@ -120,10 +123,11 @@ class Placer:
             return ()
         self._next = Nanos(now + self._settings.pause_ns)
         self._prices.forget(now)
+        self._end_leases(now)
         sites = self._smoothed(sites)
         hot = self._demand.hottest(now, self._settings.chains_max)
         chains = [self._held(chain, sites, table, ledger) for chain in hot]
-        proposals = propose(PlacementView(now, sites, chains, self._conditions(now)), self._settings, self._prices)
+        proposals = propose(PlacementView(now, sites, chains, self._conditions()), self._settings, self._prices)
         for proposal in proposals:
             if proposal.gate is not None:
                 self.log.refuse(now, proposal)
@@ -140,18 +144,26 @@ class Placer:
         arriving, _ = ledger.arriving(hot.chain, [site.rank for site in sites], depths)
         return HeldChain(hot, depths, arriving)
 
-    def _conditions(self, now: Nanos) -> Conditions:
-        leased: dict[Rank, int] = {}
-        for lease in self._leases.values():
-            if lease.until > now:
+    def _conditions(self) -> Conditions:
+        """Kept until something changes: every route asks for it."""
+        if self._known is None:
+            leased: dict[Rank, int] = {}
+            for lease in self._leases.values():
                 leased[lease.rank] = leased.get(lease.rank, 0) + lease.blocks
-        return Conditions(
-            self._paths,
-            tuple(self._underway.values()),
-            {key: cooling.until for key, cooling in self._chains.items()},
-            self._ranks,
-            leased,
-        )
+            self._known = Conditions(
+                self._paths,
+                tuple(self._underway.values()),
+                {key: cooling.until for key, cooling in self._chains.items()},
+                self._ranks,
+                leased,
+            )
+        return self._known
+
+    def _end_leases(self, now: Nanos) -> None:
+        """Those whose deadline has passed."""
+        if any(lease.until <= now for lease in self._leases.values()):
+            self._leases = {key: lease for key, lease in self._leases.items() if lease.until > now}
+            self._known = None
 
     # Transfers
 
@@ -179,6 +191,7 @@ class Placer:
         self._underway[transfer] = Underway(
             transfer, proposal.pair, proposal.epochs, proposal.chain, now, proposal.price
         )
+        self._known = None
         self.log.begin(now, transfer, proposal)
 
     def refuse(self, now: Nanos, proposal: Proposal) -> None:
@@ -193,6 +206,7 @@ class Placer:
         if record is None:
             return
         del self._underway[ended.id]
+        self._known = None
         proposal = record.proposal
         pair, last = proposal.pair, proposal.last
         earlier = self._chains.pop((last, pair.target), None)
@@ -216,7 +230,7 @@ class Placer:
     def _lease(self, now: Nanos, proposal: Proposal) -> None:
         target, blocks = proposal.pair.target, chain_length(proposal.chain)
         until = Nanos(now + proposal.lease_ns)
-        self._leases = {key: lease for key, lease in self._leases.items() if lease.until > now}
+        self._end_leases(now)
         self._leases[proposal.last, target] = LeaseGranted(target, proposal.epochs[1], blocks, until)
 
     def route(self, rank: Rank, chain: bytes) -> None:
@@ -224,12 +238,14 @@ class Placer:
         for key, lease in list(self._leases.items()):
             if lease.rank == rank and chain[(lease.blocks - 1) * HASH_BYTES : lease.blocks * HASH_BYTES] == key[0]:
                 del self._leases[key]
+                self._known = None
 
     def lose_rank(self, rank: Rank) -> None:
         """A life of it is over. Its transfers end as control says."""
         self._leases = {key: lease for key, lease in self._leases.items() if lease.rank != rank}
         self._waits.pop(rank, None)
         self._ranks.pop(rank, None)
+        self._known = None
 
     # What is told
 
@@ -237,6 +253,8 @@ class Placer:
         """Asserts bounds, and that a rank is the source of one transfer and the target of one."""
         self._demand.audit()
         self._prices.audit()
+        kept, self._known = self._known, None
+        assert kept is None or kept == self._conditions()
         for side in (0, 1):
             ranks = [underway.pair[side] for underway in self._underway.values()]
             assert len(ranks) == len(dict.fromkeys(ranks))

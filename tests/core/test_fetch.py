@@ -142,6 +142,12 @@ def test_nobody_joins_what_takes_longer_than_computing() -> None:
     assert (found.joins, found.gate) == (bringing.transfer, Gate.NOT_WORTH_IT)
 
 
+def test_a_transfer_that_brings_no_more_than_is_there_is_not_joined() -> None:
+    bringing = underway(2, 1, chain(("a", 10)))
+    assert one(pulls(seen((40, 10)), found=conditions(8, underway=[bringing]))[1]).joins is None
+    assert one(pulls(seen((40, 9)), found=conditions(8, underway=[bringing]))[1]).joins == bringing.transfer
+
+
 def test_a_transfer_of_another_chain_is_not_joined() -> None:
     bringing = underway(2, 1, chain(("b", 40)))
     assert one(pulls(seen((40, 0)), found=conditions(8, underway=[bringing]))[1]).joins is None
