@@ -78,7 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=9, metavar="N", help="(default %(default)s)")
     parser.add_argument("--blocks", nargs="+", type=int, metavar="N", help="(default: 1 to 64, and on to --largest)")
     parser.add_argument("--largest", type=int, default=64, metavar="MIB", help="(default %(default)s)")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="on either side (default %(default)s)")
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="of plain copies; paths copy on one (default %(default)s)"
+    )
     parser.add_argument("--chunk-bytes", type=int, metavar="N", help="(default: the path's own)")
     parser.add_argument("--checksum", action="store_true", help="computed on the way, and in the time")
     parser.add_argument(

@@ -15,7 +15,7 @@ from lmpool.gpu.paths.group import TARGET, PairGroup
 from lmpool.gpu.paths.pair_link import PairLink, SourceEnded
 from lmpool.gpu.paths.port import Copied, CopyCancelled, CopyOrder, CopyWatch, PathError, PathSettings, check_order
 
-STOP_S = 2.0
+STOP_S = 5.0
 """How long a target that stops takes in what it has asked for; then it lets the group go."""
 
 
@@ -27,9 +27,9 @@ class PairTarget:
         self._link = PairLink(settings, connected, pool, TARGET)
 
     def copy(self, order: CopyOrder, watch: CopyWatch) -> Copied:
-        check_order(order, None, self._link.planes.form.blocks)
         receiving = _Receiving(self._link, order, watch)
         try:
+            check_order(order, None, self._link.planes.form.blocks)
             return receiving.run()
         except CopyCancelled:
             receiving.stop()
@@ -93,10 +93,10 @@ class _Receiving:
         try:
             while True:  # ends with the source's last word, which `receive` raises
                 frame = self._link.receive(self._order, self._deadline, self._watch)
-                if frame.kind is FrameKind.CHUNK:
-                    packed = self._stages[frame.number % WINDOW][: frame.size_bytes]
-                    self._group.begin_receive(packed)
-                    self._group.finish(self._deadline)
+                if not self._is_chunk(frame):
+                    raise PathError(f"the source says {frame} to a stop")
+                self._group.begin_receive(self._stages[frame.number % WINDOW][: frame.size_bytes])
+                self._group.finish(self._deadline)
         except SourceEnded:
             pass
         except PathError:
@@ -112,9 +112,12 @@ class _Receiving:
 
     def _expect(self, number: int) -> Frame:
         frame = self._link.receive(self._order, self._deadline, self._watch)
-        if (frame.kind, frame.number, frame.size_bytes) != (FrameKind.CHUNK, number, self._sizes[number]):
+        if frame.number != number or not self._is_chunk(frame):
             raise PathError(f"chunk {number} of {self._sizes[number]} bytes was asked for, and {frame} has come")
         return frame
+
+    def _is_chunk(self, frame: Frame) -> bool:
+        return frame.kind is FrameKind.CHUNK and self._sizes[frame.number : frame.number + 1] == [frame.size_bytes]
 
     def _check(self, frame: Frame, packed: torch.Tensor) -> None:
         if not self._order.is_summed:

@@ -173,8 +173,10 @@ def test_ids_that_make_no_sense_are_refused_by_the_end_that_knows(ends: Ends) ->
     at_source, at_target = ends.copy(beyond, watch(), beyond, watch())
     assert isinstance(at_source, CopyRefused)
     assert "ended" in str(at_target)
-    with pytest.raises(CopyRefused):
-        ends.target.copy(order([0], [BLOCKS], counter=2), watch())
+    beyond = order([0], [BLOCKS], counter=2, timeout_s=3600)
+    at_source, at_target = ends.copy(beyond, watch(), beyond, watch())
+    assert isinstance(at_target, CopyRefused)
+    assert "another order" in str(at_source)
     ends.assert_usable(3)
 
 
