@@ -1,0 +1,1 @@
+"""The load client: plays a trace against an endpoint, and says what came when."""
