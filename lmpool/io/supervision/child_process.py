@@ -25,6 +25,8 @@ LINES_KEPT = 20
 LINE_BYTES_MAX = 16 << 10
 """A longer line of standard error is cut into several."""
 READ_BYTES = 64 << 10
+STOPPED = "T"
+"""In the third field of /proc/N/stat."""
 
 
 @attrs.frozen
@@ -79,6 +81,13 @@ class ChildProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def is_stopped(self) -> bool:
+        """By a signal. It is not reaped before `ended`, so that its number is its own."""
+        if self.ended.done():
+            return False
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == STOPPED
 
     def drain(self, seconds: float) -> None:
         if not self.ended.done():

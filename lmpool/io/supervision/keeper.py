@@ -102,7 +102,7 @@ class Keeper:
                 return child.ended.result()
             if self.state is PostState.SERVING:
                 self._budget.serve()
-            verdict = self._vigil.tick()
+            verdict = self._vigil.tick(is_stopped=child.is_stopped)
             match verdict:
                 case Verdict.WELL:
                     continue

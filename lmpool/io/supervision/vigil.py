@@ -16,7 +16,7 @@ class Verdict(Enum):
 
 
 class Vigil:
-    """Over one life of a child. Begins with the first beat: loading a model may take any time."""
+    """Over one life of a child. Before the first beat a child loads, which may take any time, unless it is stopped."""
 
     __slots__ = ("_beats", "_idle", "_silence", "_silence_max", "_stall_max", "steps")
 
@@ -37,8 +37,10 @@ class Vigil:
             self._idle = 0
         self.steps = beat.steps
 
-    def tick(self) -> Verdict:
-        if not self._beats:
+    def tick(self, *, is_stopped: bool) -> Verdict:
+        """`is_stopped`: by a signal, so that nothing of it runs."""
+        if not self._beats and not is_stopped:
+            self._silence = self._idle = 0
             return Verdict.WELL
         self._silence += 1
         self._idle += 1

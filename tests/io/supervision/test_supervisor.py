@@ -238,6 +238,19 @@ def test_b60_a_stopped_process_is_killed_and_started_again(run: Run, stage: Stag
 
 
 @on_both_loops
+def test_b60_a_process_stopped_while_it_loads_is_killed_and_started_again(run: Run, stage: Stage) -> None:
+    async def main() -> None:
+        script = {"worker-0": [[f"kill:{int(signal.SIGSTOP)}"], ["ready"]]}
+        supervisor = stage.supervisor(script, silence_seconds=3)
+        await supervisor.start()
+        assert "worker 0: gave no sign of life for 3 s and was killed; starting again in 0.01 s" in stage.said
+        await supervisor.stop(0)
+        stage.all_gone()
+
+    run(main())
+
+
+@on_both_loops
 def test_b59_what_a_child_started_ends_with_it(run: Run, stage: Stage) -> None:
     async def main() -> None:
         supervisor = stage.supervisor({"worker-0": [["spawn", "ready"]], "worker-1": [["spawn", "deaf"]]})

@@ -22,12 +22,19 @@ from lmpool.io.supervision.vigil import Verdict, Vigil
 CAUSES: tuple[Cause, ...] = (Told("x", "y"), Exited(1), Killed(9), Killed(64), Silent(10), Stalled(30))
 
 
-def ticks(vigil: Vigil, count: int) -> list[Verdict]:
-    return [vigil.tick() for _ in range(count)]
+def ticks(vigil: Vigil, count: int, *, is_stopped: bool = False) -> list[Verdict]:
+    return [vigil.tick(is_stopped=is_stopped) for _ in range(count)]
 
 
 def test_a_child_that_loads_may_be_silent() -> None:
     assert set(ticks(Vigil(10, 30), 1000)) == {Verdict.WELL}
+
+
+def test_b60_a_child_that_is_stopped_while_it_loads_is_noticed() -> None:
+    vigil = Vigil(10, 30)
+    for _ in range(3):  # one that goes on in time is not blamed
+        assert set(ticks(vigil, 10, is_stopped=True) + ticks(vigil, 1)) == {Verdict.WELL}
+    assert ticks(vigil, 11, is_stopped=True) == [Verdict.WELL] * 10 + [Verdict.SILENT]
 
 
 def test_b60_silence_after_a_beat_is_noticed() -> None:
