@@ -2,6 +2,7 @@
 
 from itertools import count
 
+import attrs
 from prometheus_client.parser import text_string_to_metric_families
 
 from lmpool.core.ids import SECOND, Epoch, Nanos, Rank, TransferId
@@ -139,6 +140,18 @@ def test_b68_every_replica_has_its_own_values() -> None:
     assert found["lmpool_prefill_tokens_computed_total", (("rank", "0"),)] == 6
     assert found["lmpool_prefill_tokens_computed_total", (("rank", "1"),)] == 7
     assert found["lmpool_sequences", (("rank", "1"), ("state", "decoding"))] == 3
+
+
+def test_b68_a_replica_that_starts_again_counts_anew_says_so_and_changes_no_other() -> None:
+    metrics = ticking()
+    before = samples(metrics, STATE)
+    again = attrs.evolve(rank_state(1), epoch=Epoch(7), tokens_computed=2, tokens_cached=0, steps_failed=0)
+    after = samples(metrics, attrs.evolve(STATE, ranks=(STATE.ranks[0], again)))
+    of_rank = (("rank", "1"),)
+    assert (after["lmpool_replica_epoch", of_rank], after["lmpool_prefill_tokens_computed_total", of_rank]) == (7, 2)
+    changed = {name for name in before if before[name] != after[name]}
+    assert {labels for _, labels in changed} == {of_rank}
+    assert before.keys() == after.keys()
 
 
 def test_without_control_the_scrape_says_so() -> None:
