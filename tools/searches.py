@@ -118,7 +118,7 @@ def run(search: Search) -> Outcome:
             defines.append(f"-DONLY={search.property}")
     with tempfile.TemporaryDirectory() as folder:
         _call(["spin", *defines, "-a", str(MODEL)], folder)
-        _call(["cc", "-O1", "-w", f"-DMEMLIM={MEMORY_MIB}", *build, "-o", "pan", "pan.c"], folder)
+        _call(["cc", "-O0", "-w", f"-DMEMLIM={MEMORY_MIB}", *build, "-o", "pan", "pan.c"], folder)
         return read(_call(["./pan", "-w20", f"-m{DEPTH}", *look], folder))
 
 
