@@ -9,7 +9,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 
 import attrs
 
@@ -133,11 +132,9 @@ class BlockCopies:
         """Raises OSError, WireError, CopyFaultError, TimeoutError."""
         order = copy.order
         worker = Peer(Role.WORKER, order.source, order.source_epoch)
-        known = self._sources.get(order.source)
-        if known is not None and known.worker == worker:
-            return known
+        known = self._known(worker)
         if known is not None:
-            self._drop(known)
+            return known
         address = blocks_address(self._run_folder, order.source)
         async with asyncio.timeout(_left_s(order)) as copy.dialling:
             if copy.cancelled.is_set():
@@ -153,9 +150,22 @@ class BlockCopies:
         except BaseException:
             stream.close()
             raise
+        known = self._known(worker)
+        if known is not None:  # another copy was quicker
+            stream.close()
+            self._thread.run(reader.close)
+            return known
         source = self._sources[worker.rank] = _Source(worker, stream, reader)
         self._loop.add_reader(stream.fileno(), self._lose, source)
         return source
+
+    def _known(self, worker: Peer) -> _Source | None:
+        """Forgets another life of it."""
+        known = self._sources.get(worker.rank)
+        if known is not None and known.worker != worker:
+            self._drop(known)
+            return None
+        return known
 
     async def _read(self, copy: _Copy, source: _Source) -> int:
         """Raises CopyFaultError."""
@@ -176,8 +186,7 @@ class BlockCopies:
             del self._sources[source.worker.rank]
             self._loop.remove_reader(source.stream.fileno())
             source.stream.close()
-            with suppress(RuntimeError):
-                self._thread.run(source.reader.close)
+            self._thread.run(source.reader.close)
 
 
 def _left_s(order: CopyBlocks) -> float:

@@ -24,15 +24,15 @@ class IntegerPool:
         self._block_bytes = block_bytes
         self._copy_block_ns = copy_block_ns
         self._pause = pause
-        self._descriptor = os.memfd_create("lmpool-integers", os.MFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._descriptor)
-        os.ftruncate(self._descriptor, blocks * block_bytes)
-        self.memory = mmap.mmap(self._descriptor, blocks * block_bytes)
+        self.descriptor = os.memfd_create("lmpool-integers", os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, self.descriptor)
+        os.ftruncate(self.descriptor, blocks * block_bytes)
+        self.memory = mmap.mmap(self.descriptor, blocks * block_bytes)
 
     def offer(self, connected: int) -> None:
         with socket.socket(fileno=connected) as stream:
             stream.settimeout(OFFER_S)
-            readable = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+            readable = os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 socket.send_fds(stream, [_OFFER.pack(self._blocks, self._block_bytes)], [readable])
             except OSError as error:
