@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from lmpool.core.cost import prefill_ns, prefill_pairs
 from lmpool.core.fleet import RankView, RouteView
 from lmpool.core.ids import Epoch, Nanos, Rank
 from lmpool.core.messages.transfer import TransferMode
@@ -165,21 +164,15 @@ def _room(rank: RankView, blocks: int) -> int:
     return rank.blocks_open - blocks
 
 
-def with_pulls(view: RouteView, pulls: Sequence[Proposal | None]) -> tuple[list[int], list[float], list[bool]]:
-    """What each rank would compute and when it could begin, with its pull where that is the sooner: `uncached` and
-    `waits` of the view, and whether it is."""
-    uncached, waits, is_pulled = list(view.uncached), list(view.waits), [False] * len(pulls)
+def with_pulls(view: RouteView, pulls: Sequence[Proposal | None]) -> tuple[list[int], list[float]]:
+    """`uncached` and `waits` of the view, as they are if each rank takes its admitted pull.
+
+    A pull that passes its gates is the sooner way, also where it has to wait.
+    """
+    uncached, waits = list(view.uncached), list(view.waits)
     for index, pull in enumerate(pulls):
-        if pull is None or pull.gate is not None:
-            continue
-        rank, prompt = view.ranks[index], view.asked.prompt_tokens
-        rest = max(prompt - (pull.first + pull.blocks) * rank.block_size, 1)
-        begins = max(waits[index], pull.arrives_ns)
-        computed = waits[index] + _prefill_ns(rank, prompt, uncached[index])
-        if begins + _prefill_ns(rank, prompt, rest) < computed:
-            uncached[index], waits[index], is_pulled[index] = rest, begins, True
-    return uncached, waits, is_pulled
-
-
-def _prefill_ns(rank: RankView, prompt: int, tokens: int) -> float:
-    return prefill_ns(rank.rates, tokens, prefill_pairs(tokens, prompt - tokens))
+        if pull is not None and pull.gate is None:
+            covered = (pull.first + pull.blocks) * view.ranks[index].block_size
+            uncached[index] = max(view.asked.prompt_tokens - covered, 1)
+            waits[index] = max(waits[index], pull.arrives_ns)
+    return uncached, waits

@@ -200,9 +200,7 @@ class Placer:
 
     def end(self, now: Nanos, ended: Transfer) -> None:
         """It is over. Harmless for transfers that nobody proposed here."""
-        assert ended.outcome is not None
-        is_published = ended.outcome is TransferOutcome.PUBLISHED
-        record = self.log.end(ended.id, ended.outcome, ended.published_ns if is_published else None)
+        record = self.log.end(ended)
         if record is None:
             return
         del self._underway[ended.id]

@@ -7,7 +7,7 @@ import attrs
 from lmpool.core.ids import BlockHash, Nanos, TransferId
 from lmpool.core.proposal import Gate, Occasion, Proposal
 from lmpool.core.transfer_price import Pair
-from lmpool.core.transfers import TransferOutcome
+from lmpool.core.transfers import Transfer, TransferOutcome
 
 REFUSALS_KEPT = 256
 """Distinct ones: some plannings of a large machine."""
@@ -52,17 +52,20 @@ class TransferLog:
         self.admitted[proposal.occasion] += 1
         self._underway[transfer] = TransferRecord(transfer, now, proposal, None, None)
 
-    def end(self, transfer: TransferId, outcome: TransferOutcome, published: Nanos | None) -> TransferRecord | None:
+    def end(self, ended: Transfer) -> TransferRecord | None:
         """None: it was not begun here."""
-        record = self._underway.pop(transfer, None)
+        record = self._underway.pop(ended.id, None)
         if record is None:
             return None
-        took = None if published is None else Nanos(published - record.began)
-        if published is not None:
-            self.published_blocks[record.proposal.occasion] += record.proposal.blocks
-        ended = TransferRecord(transfer, record.began, record.proposal, outcome, took)
-        self._records.append(ended)
-        return ended
+        took: Nanos | None = None
+        if ended.outcome is TransferOutcome.PUBLISHED:
+            assert ended.published_ns is not None
+            assert ended.target_prepared is not None
+            took = Nanos(ended.published_ns - record.began)
+            self.published_blocks[record.proposal.occasion] += ended.target_prepared.blocks
+        closed = TransferRecord(ended.id, record.began, record.proposal, ended.outcome, took)
+        self._records.append(closed)
+        return closed
 
     def refuse(self, now: Nanos, proposal: Proposal) -> None:
         assert proposal.gate is not None

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmpool.core.cost import prefill_ns, prefill_pairs
 from lmpool.core.fetch import Giver, fetches, with_pulls
 from lmpool.core.fleet import RankView, RouteView
 from lmpool.core.ids import MILLISECOND, Epoch, Nanos, Rank, TransferId
@@ -170,32 +171,36 @@ def test_a_pull_needs_the_blocks_that_its_request_needs_anyway() -> None:
     assert one(pulls(seen((40, 0), [idle_rank(0), enough]))[1]).gate is None
 
 
-def begins_and_computes(view: RouteView, found: Sequence[Proposal | None]) -> list[tuple[float, int, bool]]:
-    uncached, waits, is_pulled = with_pulls(view, found)
-    return [(wait / MILLI, tokens, pulled) for wait, tokens, pulled in zip(waits, uncached, is_pulled, strict=True)]
+def begins_and_computes(view: RouteView, found: Sequence[Proposal | None]) -> list[tuple[float, int]]:
+    uncached, waits = with_pulls(view, found)
+    return [(wait / MILLI, tokens) for wait, tokens in zip(waits, uncached, strict=True)]
 
 
 def test_a_route_reckons_with_the_sooner_of_fetching_and_computing() -> None:
     view = seen((40, 0))
-    assert begins_and_computes(view, pulls(view)) == [(0.0, 1, False), (1.0, 1, True)]
-    assert begins_and_computes(view, [None, None]) == [(0.0, 1, False), (0.0, 640, False)]
+    assert begins_and_computes(view, pulls(view)) == [(0.0, 1), (1.0, 1)]
+    assert begins_and_computes(view, [None, None]) == [(0.0, 1), (0.0, 640)]
 
 
 def test_a_refused_pull_changes_no_route() -> None:
     view = seen((40, 0))
-    assert begins_and_computes(view, pulls(view, prices=flat_prices(30, 50)))[1] == (0.0, 640, False)
+    assert begins_and_computes(view, pulls(view, prices=flat_prices(30, 50)))[1] == (0.0, 640)
 
 
 def test_a_pull_goes_on_while_its_request_waits() -> None:
     view = attrs.evolve(seen((40, 0)), waits=[0.0, 30 * MILLI])
-    assert begins_and_computes(view, pulls(view, prices=flat_prices(20, 21)))[1] == (30.0, 1, True)
+    assert begins_and_computes(view, pulls(view, prices=flat_prices(20, 21)))[1] == (30.0, 1)
     view = attrs.evolve(seen((40, 0)), waits=[0.0, 5 * MILLI])
-    assert begins_and_computes(view, pulls(view, prices=flat_prices(20, 21)))[1] == (20.0, 1, True)
+    assert begins_and_computes(view, pulls(view, prices=flat_prices(20, 21)))[1] == (20.0, 1)
 
 
 def test_a_partial_pull_leaves_the_rest_to_compute() -> None:
     view = seen((10, 0))
-    assert begins_and_computes(view, pulls(view))[1] == (1.0, 640 - 160, True)
+    assert begins_and_computes(view, pulls(view))[1] == (1.0, 640 - 160)
+
+
+def prefill(rank: RankView, tokens: int) -> float:
+    return prefill_ns(rank.rates, tokens, prefill_pairs(tokens, 640 - tokens))
 
 
 RANKS = 4
@@ -228,10 +233,10 @@ def test_no_pull_is_taken_that_a_gate_would_refuse(
     view = attrs.evolve(seen(ready, ranks), arriving=coming, known=known, waits=[wait * MILLI] * RANKS)
     found = conditions(RANKS, underway=[underway(two[0], two[1], chain((label, 30))) for two in running])
     proposals = pulls(view, found=found, prices=flat_prices(median, median * spread))
-    uncached, waits, is_pulled = with_pulls(view, proposals)
+    uncached, waits = with_pulls(view, proposals)
     for index, pull in enumerate(proposals):
         if pull is None or pull.gate is not None:
-            assert (uncached[index], waits[index], is_pulled[index]) == (view.uncached[index], view.waits[index], False)
+            assert (uncached[index], waits[index]) == (view.uncached[index], view.waits[index])
             continue
         assert pull.pair.target == index
         assert pull.first == ready[index]
@@ -248,5 +253,7 @@ def test_no_pull_is_taken_that_a_gate_would_refuse(
         else:
             assert label == "a"
             assert pull.arrives_ns < pull.saved_ns
-        assert waits[index] >= view.waits[index]
-        assert uncached[index] <= view.uncached[index]
+        computed = view.waits[index] + prefill(view.ranks[index], view.uncached[index])
+        fetched = waits[index] + prefill(view.ranks[index], uncached[index])
+        assert view.waits[index] <= waits[index]
+        assert fetched < computed + prefill(view.ranks[index], 1)

@@ -28,19 +28,21 @@ from lmpool.core.placer import COOLING_MAX, COPY_NS_MIN, FAILURES_MAX, Placer
 from lmpool.core.prefix import chain_length
 from lmpool.core.proposal import USUAL, Gate, Occasion, PlacementSettings, Proposal
 from lmpool.core.transfer_log import REFUSALS_KEPT
+from lmpool.core.transfer_price import FORGET_NS, TransferPrices
 from lmpool.core.transfers import TransferOutcome, Transfers
-from tests.core.places import MILLI, NOW, paths, point, profile, site
+from tests.core.places import MILLI, NOW, pair, paths, point, profile, site
 from tests.core.plane import chain, worker
 
 A = chain(("a", 64))
 PAUSE = USUAL.pause_ns
+PROFILE = profile(point(1, (0, 0), (10, 20)))
 
 
 class World:
     """A placer with two ranks or more, of which control has reports."""
 
     def __init__(self, sites: Sequence[Site], settings: PlacementSettings = USUAL) -> None:
-        self.placer = Placer(settings, profile(point(1, (0, 0), (10, 20))), paths(len(sites)), 8, NOW)
+        self.placer = Placer(settings, PROFILE, paths(len(sites)), 8, NOW)
         self.sites = sites
         self.table = PageTable()
         self.holders = [self.table.grant() for _ in sites]
@@ -75,8 +77,11 @@ class World:
         for ended in self.transfers.take_ended():
             self.placer.end(self.now, ended)
 
-    def publish(self, transfer: TransferId, took: float) -> None:
-        """Heard so many milliseconds after now; the source's last word comes a millisecond later."""
+    def publish(self, transfer: TransferId, took: float, *, known: int = 0) -> None:
+        """Heard so many milliseconds after now; the source's last word comes a millisecond later.
+
+        `known`: blocks that the target has more than was thought.
+        """
         open_transfer = self.transfers.get(transfer)
         assert open_transfer is not None
         terms = open_transfer.terms
@@ -84,7 +89,7 @@ class World:
         blocks = chain_length(terms.chain) - first
         numbers = tuple(range(blocks))
         self.hear(source, SourcePrepared(transfer, tuple(map(BlockId, numbers)), tuple(map(Generation, numbers))))
-        self.hear(target, TargetPrepared(transfer, first, blocks))
+        self.hear(target, TargetPrepared(transfer, first + known, blocks - known))
         self.hear(target, Copied(transfer, 100, Nanos(7)))
         self.hear(source, Confirmed(transfer))
         self.now = Nanos(self.now + round(took * MILLI))
@@ -184,6 +189,32 @@ def test_what_is_observed_is_the_time_until_publication() -> None:
     (record,) = world.placer.log.records()
     assert (record.outcome, record.took_ns) == (TransferOutcome.PUBLISHED, 14 * MILLI)
     assert record.proposal is proposal
+
+
+def test_only_what_was_missing_by_then_is_observed() -> None:
+    world = hot_world()
+    (proposal,) = world.plan()
+    began = world.now
+    world.publish(world.begin(proposal), 14, known=60)
+    assert world.placer.log.published_blocks[Occasion.COPY] == 4
+    expected = TransferPrices(PROFILE)
+    expected.observe(world.now, proposal.pair, 4, proposal.price, Nanos(14 * MILLISECOND))
+    assert world.placer.prices.digest_state() == expected.digest_state()
+    assert world.now - began == 15 * MILLISECOND
+
+
+def test_prices_are_forgotten_with_time() -> None:
+    world = hot_world()
+    for _ in range(4):
+        world.ask(A, 30)
+        (proposal,) = world.plan()
+        world.publish(world.begin(proposal), 30)
+        world.wait(USUAL.chain_pause_ns)
+    assert world.placer.prices.price(pair(0, 1), 64).median_ns == 30 * MILLI
+    world.wait(FORGET_NS)
+    world.ask(A, 1)
+    world.plan()
+    assert world.placer.prices.price(pair(0, 1), 64).median_ns == 10 * MILLI
 
 
 def test_what_was_published_is_not_sent_again_at_once() -> None:

@@ -173,6 +173,14 @@ def test_prices_converge_to_a_steady_time_from_wherever_they_are(
     assert prices.price(PAIR, blocks).p95_ns == pytest.approx(steady, rel=1e-3)
 
 
+def test_no_correction_is_larger_than_a_slow_link_explains() -> None:
+    for time, factor in ((1e9, CORRECTION_MAX), (1e-3, 1 / CORRECTION_MAX)):
+        prices = TransferPrices(CURVE)
+        before = prices.price(PAIR, 8).median_ns
+        seen(prices, time, 20 * WINDOW)
+        assert prices.price(PAIR, 8).median_ns == pytest.approx(before * factor)
+
+
 @given(TIMES, SIZES)
 def test_one_observation_moves_a_price_by_a_bounded_step(took: Nanos, blocks: int) -> None:
     prices = TransferPrices(CURVE)

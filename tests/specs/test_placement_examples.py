@@ -1,12 +1,27 @@
 import attrs
 import pytest
 
-from lmpool.core.ids import Nanos
+from lmpool.core.fetch import Giver, fetches, with_pulls
+from lmpool.core.ids import Epoch, Nanos, Rank
 from lmpool.core.placement import propose
 from lmpool.core.proposal import USUAL, Gate, Occasion
 from lmpool.core.transfer_price import TransferPrices
 from lmpool.io.calibration import CalibratedPair, Calibration, CopyPoint, StepPoint
-from tests.core.places import MILLI, flat_prices, held, pair, placement_view, point, profile, site
+from tests.core.places import (
+    MILLI,
+    NOW,
+    conditions,
+    flat_prices,
+    held,
+    pair,
+    placement_view,
+    point,
+    profile,
+    site,
+    underway,
+)
+from tests.core.plane import chain, question
+from tests.core.views import idle_rank, route_view
 from tests.specs.tables import names_of_tests, read_rows
 
 CALIBRATED = profile(point(1, (1, 2), (2, 6)), point(8, (7, 11), (2, 8)))
@@ -54,6 +69,30 @@ def test_proposals(row: dict[str, str]) -> None:
         "visitors": f"{proposal.visitors:.1f}",
         "saved": f"{proposal.saved_ns / MILLI:.3f}",
         "gate": "" if proposal.gate is None else proposal.gate.value,
+    }
+    assert found == {name: row[name] for name in found}
+
+
+@pytest.mark.parametrize("row", read_rows("placement.md", "Pull on route"), ids=lambda row: str(row["example"]))
+def test_pulls(row: dict[str, str]) -> None:
+    ready, brings, others = list(map(int, row["ready"].split())), int(row["brings"]), float(row["others"])
+    asked = question(1, chain(("a", 40)), 640)
+    view = attrs.evolve(
+        route_view(asked, [idle_rank(0), idle_rank(1)], ready), now=NOW, waits=[0.0, float(row["wait"]) * MILLI]
+    )
+    carried = (1, chain(("a", brings))) if brings else (5, chain(("b", 5)))
+    running = [underway(0, *carried, price=(others, 2 * others))] if others else []
+    givers = [Giver(Rank(rank), Epoch(1), depth) for rank, depth in enumerate(ready)]
+    prices = flat_prices(float(row["price"]), float(row["P95"]))
+    pulls = fetches(view, givers, USUAL, prices, conditions(6, underway=running))
+    pull = pulls[1]
+    assert pull is not None
+    uncached, waits = with_pulls(view, pulls)
+    found = {
+        "saved": f"{pull.saved_ns / MILLI:.3f}",
+        "gate": "" if pull.gate is None else pull.gate.value,
+        "begins": f"{waits[1] / MILLI:.1f}",
+        "computes": str(uncached[1]),
     }
     assert found == {name: row[name] for name in found}
 
