@@ -30,6 +30,7 @@ SECTIONS = {
 }
 
 BENCHES = {
+    "chat": "lmpool.bench.chat",
     "decision": "lmpool.bench.decision_table",
     "engine": "lmpool.bench.engine",
     "locality": "lmpool.bench.locality",

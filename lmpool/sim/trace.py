@@ -5,7 +5,7 @@ parts. Readers are in `trace_formats.py`, generators in `workload.py`.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 import attrs
@@ -159,19 +159,34 @@ def scaled(trace: Trace, factor: float) -> Trace:
     return attrs.evolve(trace, block_size=None, requests=requests)
 
 
-def until(trace: Trace, end_ns: Nanos) -> Trace:
-    """Without what arrives at `end_ns` or later, and what continues that. Raises TraceError."""
+def with_pauses(trace: Trace, factor: float) -> Trace:
+    """Pauses of closed loops times `factor`."""
+    paced = (attrs.evolve(request, pause_ns=Nanos(round(request.pause_ns * factor))) for request in trace.requests)
+    return attrs.evolve(trace, requests=tuple(paced))
+
+
+def part_of(trace: Trace, keeps: Callable[[int], bool]) -> tuple[Trace, list[int]]:
+    """The requests whose numbers are kept, and those numbers; what continues a request goes with it. Times stay."""
     kept: list[TraceRequest] = []
     places: dict[int, int] = {}
     for number, request in enumerate(trace.requests):
-        is_late = request.at_ns is not None and request.at_ns >= end_ns
-        if is_late or (request.continues is not None and request.continues not in places):
-            continue
-        places[number] = len(kept)
-        kept.append(_moved(request, Nanos(0), places))
-    if not kept:
+        if keeps(number) and (request.continues is None or request.continues in places):
+            places[number] = len(kept)
+            kept.append(_moved(request, Nanos(0), places))
+    return attrs.evolve(trace, requests=tuple(kept)), list(places)
+
+
+def until(trace: Trace, end_ns: Nanos) -> Trace:
+    """Without what arrives at `end_ns` or later, and what continues that. Raises TraceError."""
+
+    def is_early(number: int) -> bool:
+        at_ns = trace.requests[number].at_ns
+        return at_ns is None or at_ns < end_ns
+
+    cut, numbers = part_of(trace, is_early)
+    if not numbers:
         raise TraceError(f"{trace.name}: nothing arrives before {end_ns / SECOND:g} s")
-    return attrs.evolve(trace, requests=tuple(kept))
+    return cut
 
 
 def in_order(trace: Trace) -> Trace:

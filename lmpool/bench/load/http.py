@@ -13,7 +13,8 @@ from lmpool.bench.load.endpoint import Ask, Said, Told
 from lmpool.bench.load.stream import Stream
 from lmpool.core.ids import Nanos
 
-SENT = "http11.send_request_body.complete"
+SENT = "http11.send_request_headers.complete"
+"""The connection is there and the request on its way; when all of a long body has left depends on the server."""
 CONNECT_S = 10.0
 BODY_SHOWN = 300
 
@@ -102,7 +103,7 @@ class HTTPEndpoint:
 
 
 class _Sent:
-    """When the last byte of a request had left, if the transport tells; else when it was handed over."""
+    """When a request left, if the transport tells; else when it was handed over."""
 
     def __init__(self, now: Callable[[], Nanos]) -> None:
         self._now = now

@@ -70,8 +70,11 @@ class Measured:
 
     @property
     def tpot_ns(self) -> float | None:
-        """Per token after the first event. None where there are none, or their number is not known."""
-        if self.output_tokens is None:
+        """Per token after the first event, which counts as one token where its number is not told.
+
+        None where no event is later, or the tokens of all are not known.
+        """
+        if self.output_tokens is None or len(self.pieces) == 1:
             return None
         later = self.output_tokens - (1 if self.pieces[0].tokens is None else self.pieces[0].tokens)
         return (self.pieces[-1].at_ns - self.pieces[0].at_ns) / later if later > 0 else None

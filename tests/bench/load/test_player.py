@@ -90,6 +90,12 @@ def test_tokens_of_the_first_event_are_not_waited_for() -> None:
     assert one.tpot_ns == 40 * MILLISECOND
 
 
+def test_an_answer_in_one_event_tells_no_time_per_token() -> None:
+    one, _ = single(Script(((50, text_event("abcdefgh", "length")), (51, counts_event(8)), (51, DONE))), 8)
+    assert one.is_success
+    assert one.tpot_ns is None
+
+
 def test_one_token_has_no_time_per_token() -> None:
     one, found = single(answered(70, 0, 1), 1)
     assert one.tpot_ns is None
