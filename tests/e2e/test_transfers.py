@@ -5,10 +5,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import uvloop
 
 from lmpool.core.messages.transfer import TransferDenial, TransferMode
+from tests.e2e.server import Server, moments, serving
+from tests.e2e.transfer_chaos import struck
 from tests.e2e.transfer_rig import TransferRig, transfer_rig
 from tests.io.cluster import BLOCK
 
@@ -90,6 +93,58 @@ def test_a_copy_that_takes_too_long_ends_and_the_next_one_succeeds(tmp_path: Pat
     run(body())
 
 
+TOLERANCE = 1e-3
+OPERATOR = {"authorization": "Bearer sk-operator"}
+
+
+def answered(server: Server, prompt: list[int]) -> tuple[int, int, list[float]]:
+    """Where it ran, how many tokens were cached there, and the log-probabilities of the answer."""
+    body = {"prompt": prompt, "max_tokens": 4, "temperature": 0, "ignore_eos": True, "logprobs": 1}
+    answer = httpx.post(server.url + "/v1/completions", json=body, headers=OPERATOR, timeout=60)
+    assert answer.status_code == 200, answer.text
+    decision = httpx.get(server.url + "/pool/decisions", params={"limit": 1}, headers=OPERATOR).json()["decisions"][0]
+    document = answer.json()
+    logprobs = document["choices"][0]["logprobs"]["token_logprobs"]
+    return decision["rank"], document["usage"]["prompt_tokens_details"]["cached_tokens"], logprobs
+
+
+def last_transfer(server: Server) -> dict[str, Any]:
+    """Once one is over."""
+    for _ in moments(20):
+        over: list[dict[str, Any]] = httpx.get(server.url + "/pool/state", headers=OPERATOR).json()["transfers"]["over"]
+        if over:
+            return over[-1]
+    raise AssertionError(server.log())
+
+
+@pytest.mark.parametrize(
+    "folder", ["integer_folder", pytest.param("tiny_llama_folder", marks=pytest.mark.model)], ids=["integers", "llama"]
+)
+def test_an_operator_moves_a_prefix_of_a_running_server(
+    request: pytest.FixtureRequest, tmp_path: Path, folder: str
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("sk-operator ops admin\n")
+    model = str(request.getfixturevalue(folder))
+    prompt = [5 + place % 200 for place in range(100)]
+    with serving(tmp_path, model, "--replicas", "2", "--kv-blocks", "64", "--api-key-file", str(keys)) as server:
+        source, cached, computed = answered(server, prompt)
+        assert cached == 0
+        wish = {"prompt": prompt, "source": source, "target": 1 - source, "mode": "move"}
+        ordered = httpx.post(server.url + "/pool/transfer", json=wish, headers=OPERATOR)
+        assert ordered.status_code == 200, ordered.text
+        over = last_transfer(server)
+        assert (over["transfer"], over["outcome"]) == (ordered.json()["transfer"], "published"), server.log()
+        target, cached, arrived = answered(server, prompt)
+        assert (target, cached) == (1 - source, 96)
+        assert max(abs(one - other) for one, other in zip(computed, arrived, strict=True)) <= TOLERANCE
+        metrics = httpx.get(server.url + "/metrics").text.splitlines()
+        assert 'lmpool_transfers_total{outcome="published"} 1.0' in metrics
+        assert "lmpool_transfer_blocks_total 6.0" in metrics
+        again = httpx.post(server.url + "/pool/transfer", json=wish | {"target": source}, headers=OPERATOR)
+        assert (again.status_code, again.json()["error"]["code"]) == (409, "transfer_denied")
+
+
 async def attach(rig: TransferRig, number: int) -> None:
     """The target has the source's memory, so that a source that is stopped can be read."""
     prompt = rig.prompt(number, 2)
@@ -159,5 +214,13 @@ def test_whoever_is_killed_or_stopped_in_a_phase_leaves_nothing_behind(tmp_path:
                     await rig.run(prompt, rank)
                     await rig.run(rig.prompt(10 + number, 7), rank)
                 await rig.at_rest()
+
+    run(body())
+
+
+def test_transfers_struck_at_random_points_leave_nothing_behind(tmp_path: Path) -> None:
+    async def body() -> None:
+        found = await struck(tmp_path, points=10, seed=3, tell=lambda _: None)
+        assert len(found) == 10
 
     run(body())

@@ -85,6 +85,11 @@ class TransferRig:
             child.kill()
         await asyncio.gather(*(child.ended for child in self.children.values()))
 
+    def borrowed(self, rank: int) -> int:
+        """Pools of others that a worker has mapped."""
+        maps = Path(f"/proc/{self.children[f'worker {rank}'].pid}/maps").read_text().splitlines()
+        return sum("memfd:lmpool-integers" in line and line.split()[1] == "r--s" for line in maps)
+
     # Requests
 
     def prompt(self, number: int, blocks: int) -> tuple[int, ...]:

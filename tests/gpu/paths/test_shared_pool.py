@@ -1,0 +1,113 @@
+"""A pool that another worker reads: logits do not depend on which replica computed the blocks."""
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import attrs
+import pytest
+import torch
+
+from lmpool.core.data_path import BlockReader, BlockReading, CopyFaultError
+from lmpool.core.ids import SECOND, BlockId, Epoch, Nanos, TransferId
+from lmpool.gpu.kv_pool import KVPool, allocate_cpu_pool
+from lmpool.gpu.model import Decoder, load_decoder
+from lmpool.gpu.paths.shared_pool import SharedMemoryPool
+from lmpool.gpu.runner import TorchRunner
+from tests.gpu.paths.pools import SHAPE, filled_pool
+from tests.gpu.plans import Steps, row, sampling, start
+from tests.gpu.tiny_models import FAMILIES, VOCABULARY, write_tiny_model
+
+pytestmark = pytest.mark.model
+
+SIZE, BLOCKS = 8, 40
+TOLERANCE = 1e-3
+ALL = sampling(logprobs=VOCABULARY)
+
+
+def reader(source: KVPool, target: KVPool) -> BlockReader:
+    left, right = socket.socketpair()
+    SharedMemoryPool(source).offer(left.detach())
+    return SharedMemoryPool(target).attach(right.detach())
+
+
+def reading(source: list[int], target: list[int], seconds: float = 20) -> BlockReading:
+    blocks = tuple(map(BlockId, source)), tuple(map(BlockId, target))
+    return BlockReading(TransferId(Epoch(1), 2), *blocks, Nanos(time.monotonic_ns() + round(seconds * SECOND)))
+
+
+class Replica:
+    """A runner over a pool in which nobody has written."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.pool = allocate_cpu_pool(decoder.facts.block_shape(SIZE), BLOCKS)
+        self.pool.tensor[:, :, :BLOCKS] = float("nan")
+        self.steps = Steps(TorchRunner(decoder, self.pool))
+
+    def logprobs(self, prompt: list[int], table: list[int], cached: int) -> torch.Tensor:
+        """After the prompt, of which `cached` tokens are in their blocks."""
+        rows = [row(0, cached, prompt[cached:], table)]
+        (entry,) = self.steps(rows, [start(0, prompt, settings=ALL)]).logprobs
+        assert entry is not None
+        found = torch.empty(VOCABULARY)
+        found[list(entry.top_tokens)] = torch.tensor(entry.top_logprobs)
+        return found
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_logits_on_blocks_that_arrived_are_those_of_a_replica_that_computed_them(tmp_path: Path, family: str) -> None:
+    decoder = load_decoder(write_tiny_model(tmp_path, family), torch.float32, torch.device("cpu"), lambda _: None)
+    source, target, alone = (Replica(decoder) for _ in range(3))
+    prompt = torch.randint(0, VOCABULARY, (61,), generator=torch.Generator().manual_seed(7)).tolist()
+    there, here = [9, 4, 31, 2, 17, 5, 6, 8], [0, 39, 12, 13, 14, 3, 30, 20]
+    computed = source.logprobs(prompt, there, 0)
+    bytes_copied = reader(source.pool, target.pool).read(reading(there[:7], here[:7]), lambda: False)
+    assert bytes_copied == 7 * source.pool.shape.block_bytes
+    arrived = target.logprobs(prompt, here, 56)
+    again = alone.logprobs(prompt, here, 0)
+    assert bool(torch.isfinite(arrived).all())
+    assert float((arrived - again).abs().max()) <= TOLERANCE
+    assert float((arrived - computed).abs().max()) <= TOLERANCE
+
+
+def test_one_missing_block_would_show(tmp_path: Path) -> None:
+    family = next(iter(FAMILIES))
+    decoder = load_decoder(write_tiny_model(tmp_path, family), torch.float32, torch.device("cpu"), lambda _: None)
+    source, target = Replica(decoder), Replica(decoder)
+    prompt = list(range(61))
+    source.logprobs(prompt, list(range(8)), 0)
+    reader(source.pool, target.pool).read(reading([0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]), lambda: False)
+    with pytest.raises(AssertionError):
+        assert bool(torch.isfinite(target.logprobs(prompt, list(range(8)), 56)).all())
+
+
+def test_what_cannot_be_copied_is_one_kind_of_fault() -> None:
+    source, target = filled_pool(SHAPE, 8, seed=1), filled_pool(SHAPE, 8, seed=2)
+    path = reader(source, target)
+    with pytest.raises(CopyFaultError, match="outside"):
+        path.read(reading([8], [0]), lambda: False)
+    with pytest.raises(CopyFaultError, match="cancelled"):
+        path.read(reading([1], [0]), lambda: True)
+    with pytest.raises(CopyFaultError, match="longer than"):
+        path.read(reading([1], [0], seconds=0), lambda: False)
+    path.close()
+    with pytest.raises(CopyFaultError, match="closed"):
+        path.read(reading([1], [0]), lambda: False)
+    with pytest.raises(CopyFaultError, match="do not fit"):
+        reader(filled_pool(attrs.evolve(SHAPE, layers=2), 8, seed=1), target)
+
+
+def test_descriptors_are_given_back_whatever_happens() -> None:
+    source, target = filled_pool(SHAPE, 8, seed=1), filled_pool(SHAPE, 8, seed=2)
+    before = len(os.listdir("/proc/self/fd"))
+    reader(source, target).close()
+    left, right = socket.socketpair()
+    left.close()
+    with pytest.raises(CopyFaultError):
+        SharedMemoryPool(source).offer(right.detach())
+    left, right = socket.socketpair()
+    left.close()
+    with pytest.raises(CopyFaultError):
+        SharedMemoryPool(target).attach(right.detach())
+    assert len(os.listdir("/proc/self/fd")) == before
