@@ -168,7 +168,7 @@ def main(arguments: Sequence[str]) -> int:
         case "explain":
             return _explain(given["request"], given["url"], given["api_key_file"])
         case "bench":
-            return int(importlib.import_module(BENCHES[given["name"]]).main(given["rest"]))
+            return _bench(given["name"], given["rest"])
         case _:
             raise AssertionError(command)
 
@@ -177,6 +177,16 @@ def _nearest_flag(command: str, word: str) -> str:
     flags = [knob.flag for knob in knobs()] if command == "serve" else list(SERVER_FLAGS)
     near = get_close_matches(word.partition("=")[0], flags, n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def _bench(name: str, arguments: Sequence[str]) -> int:
+    try:
+        bench = importlib.import_module(BENCHES[name])
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
+        return _fail(f"lmpool bench {name} needs httpx: pip install 'lmpool[bench]'", 1)
+    return int(bench.main(arguments))
 
 
 def _serve(config: Path | None, flags: dict[str, str | list[str]]) -> int:

@@ -1,5 +1,7 @@
 import json
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -97,3 +99,10 @@ def test_bench_has_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     code, text, _ = outcome(["bench", "decision", "--help"], capsys)
     assert code == 0
     assert "--resident" in text
+
+
+def test_a_bench_without_its_library_says_what_to_install() -> None:
+    program = "import sys; sys.modules['httpx'] = None; from lmpool.cli import main; sys.exit(main(['bench', 'chat']))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "lmpool bench chat needs httpx: pip install 'lmpool[bench]'\n"
