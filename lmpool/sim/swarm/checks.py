@@ -1,5 +1,6 @@
 """All invariants of a cluster, checked as it goes: cheap ones after every event, sums and tables now and then."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import assert_never
 
@@ -11,6 +12,7 @@ from lmpool.core.worker import Worker
 from lmpool.sim.swarm.client import Client
 from lmpool.sim.swarm.cluster import AnyMachine
 from lmpool.sim.swarm.control_checks import ControlChecks
+from lmpool.sim.swarm.exchange_checks import TransferWords
 from lmpool.sim.swarm.ingress_checks import IngressChecks
 from lmpool.sim.swarm.worker_checks import WorkerChecks
 
@@ -25,6 +27,9 @@ class Checks:
     def __init__(self, clients: dict[RequestId, Client], lineage: dict[bytes, bytes | None]) -> None:
         self._clients = clients
         self._lineage = lineage
+        self.counts: Counter[str] = Counter()
+        """What came of transfers."""
+        self._words = TransferWords({}, {}, {}, self.counts)
         self._of: dict[Peer, WorkerChecks | ControlChecks | IngressChecks] = {}
         self.events = 0
         self._last: Peer | None = None
@@ -33,9 +38,9 @@ class Checks:
     def lived(self, now: Nanos, peer: Peer, machine: AnyMachine) -> None:
         match machine:
             case Worker():
-                self._of[peer] = WorkerChecks(machine, self._clients, self._lineage)
+                self._of[peer] = WorkerChecks(machine, self._clients, self._lineage, self._words)
             case ControlPlane():
-                self._of[peer] = ControlChecks(machine)
+                self._of[peer] = ControlChecks(machine, self._words)
             case Ingress():
                 self._of[peer] = IngressChecks(machine, self._clients)
             case _:
@@ -68,8 +73,8 @@ class Checks:
             checks.audit()
 
     def agree(self, control: Peer, quiet: Callable[[Peer, Peer], bool]) -> None:
-        """Every booking is of a request that is where control has it. `quiet` says whether two processes have heard
-        from each other all that was said; of others nothing can be known."""
+        """Every booking is of a request that is where control has it, and no transfer goes on without it. `quiet`
+        says whether two processes have heard from each other all that was said; of others nothing can be known."""
         plane = self._of[control]
         assert isinstance(plane, ControlChecks)
         for request, worker, is_seen in plane.booked:
@@ -81,6 +86,11 @@ class Checks:
             asked = self._of.get(ingress)
             if isinstance(asked, IngressChecks) and quiet(control, ingress) and quiet(worker, ingress):
                 assert asked.is_at(request, worker), f"{request} is booked at {worker}, and nobody has it there"
+
+        for worker, there in self._of.items():
+            if isinstance(there, WorkerChecks) and quiet(control, worker):
+                for transfer in there.exchange.going_on():
+                    assert plane.transfers.is_wanted(transfer), f"{transfer} goes on at {worker}, and control is done"
 
     def audit(self) -> None:
         for checks in self._of.values():

@@ -13,11 +13,13 @@ from lmpool.core.machine import Machine
 from lmpool.core.plan import BatchPlan
 from lmpool.core.prefix import ModelIdentity, namespace_base
 from lmpool.core.worker import Worker, WorkerSettings
-from lmpool.sim.integer_model import IntegerRunner, fresh_slots
+from lmpool.sim.integer_model import SLOT_BYTES, IntegerRunner, fresh_slots
 from lmpool.sim.node import Node
+from lmpool.sim.swarm.copies import Copies
 from lmpool.sim.swarm.device import Device
 from lmpool.sim.swarm.knobs import Knobs
 from lmpool.sim.swarm.link import Link
+from lmpool.sim.swarm.promises import Promises
 from lmpool.sim.timeline import Timeline
 
 Event = TypeVar("Event")
@@ -87,6 +89,8 @@ class Cluster:
         self._observer = observer
         self._perform = perform
         self._chance = Random(f"{knobs.seed} cluster")
+        self._transfer_chance = Random(f"{knobs.seed} promises")
+        self.copies = Copies(timeline, Random(f"{knobs.seed} copies"), knobs.transfers, knobs.block_size * SLOT_BYTES)
         self._epoch = 0
         self.ranks = tuple(Rank(rank) for rank in range(len(knobs.workers)))
 
@@ -110,14 +114,23 @@ class Cluster:
             self._start_worker(peer)
             self.dial(peer, CONTROL)
         elif peer.role is Role.CONTROL:
-            plane = ControlPlane(self.knobs.control, peer.epoch, self.timeline.now)
-            watched = Watched[ControlEvent, ControlEffect](peer, plane, self._observer)
-            self._live(peer, plane, Node(self.timeline, peer, watched, _nothing))
+            self._start_control(peer)
         else:
             self._start_ingress(peer)
             self.dial(peer, CONTROL)
             for rank in self.ranks:
                 self.dial(peer, (Role.WORKER, rank))
+
+    def _start_control(self, peer: Peer) -> None:
+        transfers = self.knobs.transfers
+        plane = ControlPlane(self.knobs.control, peer.epoch, self.timeline.now)
+        plane._transfers._answer_ns = transfers.answer_ns  # a second would outlast all stalls and holds
+        promises = Promises(plane, self._transfer_chance, transfers, self._workers)
+        watched = Watched[ControlEvent, ControlEffect](peer, promises, self._observer)
+        self._live(peer, plane, Node(self.timeline, peer, watched, _nothing))
+
+    def _workers(self) -> dict[Rank, Worker]:
+        return {place[1]: machine for place, machine in self.machines.items() if isinstance(machine, Worker)}
 
     def _start_worker(self, peer: Peer) -> None:
         knobs = self.knobs
@@ -144,12 +157,15 @@ class Cluster:
         device = Device(self.timeline, self._chance, runner, settings.rates, lambda: self._end_step(node, device))
 
         def perform(effect: WorkerEffect) -> None:
-            assert isinstance(effect, RunStep)
-            if device.run(effect.plan, self.faults):
+            assert not isinstance(effect, Send)
+            if not isinstance(effect, RunStep):
+                self.copies.perform(peer, effect)
+            elif device.run(effect.plan, self.faults):
                 self._observer.went_wrong(self.timeline.now, peer, effect.plan)
 
         watched = Watched[WorkerEvent, WorkerEffect](peer, worker, self._observer)
         node = Node(self.timeline, peer, watched, perform)
+        self.copies.begin_life(peer, slots, lambda event: self.when_awake(node, lambda: node.feed(event)))
         self._live(peer, worker, node)
 
     def _start_ingress(self, peer: Peer) -> None:
@@ -192,6 +208,7 @@ class Cluster:
         node = self.nodes.pop(place)
         del self.machines[place]
         node.is_alive = False
+        self.copies.end_life(node.peer)
         for link in self.links:
             if node in link.ends:
                 stream = link.there if node is link.ends[0] else link.back

@@ -6,15 +6,18 @@ from lmpool.core.effects import Send
 from lmpool.core.ids import BlockHash, Nanos, Peer, RequestId, Role
 from lmpool.core.messages.ingress_control import Busy, RouteDecided, Unroutable, UnroutableReason
 from lmpool.core.prefix import HASH_BYTES, split_chain
+from lmpool.sim.swarm.exchange_checks import TransferWords
 from lmpool.sim.swarm.told import Told
+from lmpool.sim.swarm.transfer_checks import TransferChecks
 
 
 class ControlChecks:
     """Of one life."""
 
-    def __init__(self, machine: ControlPlane) -> None:
+    def __init__(self, machine: ControlPlane, words: TransferWords) -> None:
         self._machine = machine
         self._told = Told(machine._settings)
+        self.transfers = TransferChecks(machine, words)
 
     def before(self, now: Nanos, event: object) -> None:
         self._told.expire(now)
@@ -37,6 +40,7 @@ class ControlChecks:
                 case _:
                     pass
         self._check_bookings()
+        self.transfers.after(now, effects)
         deadline = self._machine.next_deadline()
         assert deadline is None or deadline > now, "its next deadline has passed"
 
@@ -91,7 +95,9 @@ class ControlChecks:
     @property
     def is_at_rest(self) -> bool:
         machine = self._machine
-        return len(machine._ledger) == 0 and machine._roster.table.is_clean and machine._roster.is_settled
+        roster = machine._roster
+        is_settled = roster.table.is_clean and roster.is_settled
+        return len(machine._ledger) == 0 and is_settled and self.transfers.is_at_rest
 
     def audit(self) -> None:
         """Sums and page table."""
@@ -118,6 +124,7 @@ class ControlChecks:
         machine = self._machine
         assert len(machine._ledger) == 0, f"bookings are left: {list(machine._ledger._bookings)}"
         assert not machine._waiting, "questions are left"
+        self.transfers.check_rest()
         assert machine._roster.table.is_clean, "marks of lost ranks are left"
         holders = 0
         for member in machine._roster._members:

@@ -56,6 +56,7 @@ class Faults:
         """Everything is healed: streams flow, processes wake, and the dead are started."""
         cluster = self._cluster
         cluster.faults = cluster.knobs.healed
+        cluster.copies.knobs = cluster.knobs.transfers.healed
         for link in cluster.links:
             link.there.release()
             link.back.release()

@@ -86,6 +86,52 @@ class FaultKnobs:
 
 
 @attrs.frozen
+class TransferKnobs:
+    """Of transfers between ranks. Probabilities: of any event of the cluster, of a route, of an order, or of a copy."""
+
+    ordered: float
+    """Of an event: somebody wants one."""
+    cancelled: float
+    """Of an event: control takes one back."""
+    asked: float
+    """Of an order: it comes by control's door, instead of being control's own."""
+    absurd: float
+    """Of an order: it wants what nobody has, or the other way round."""
+    partial: float
+    """Of an order: it counts on blocks at its target."""
+    moves: float
+    sends: float
+    """Of an order: the source sends, instead of being read."""
+    pulls: float
+    """Of a route: what another rank has of the chain is fetched, and the request waits for it."""
+    promises: float
+    """Of a route: the request waits for something of which nobody else has heard."""
+    await_ns: int
+    """At most so long."""
+    answer_ns: Nanos
+    """How long a side may take to answer control."""
+    copy_ns: int
+    """How long a copy may take, at most."""
+    leases: float
+    lease_ns: int
+    block_ns: int
+    """What a block takes."""
+    chunk_blocks: int
+    fails: float
+    """Of a copy, of a sending."""
+    deaf: float
+    """Of a copy, of a sending: it notices nothing, and ends when it is done."""
+    late: float
+    """Of its end: told much later."""
+    late_ns: int
+
+    @property
+    def healed(self) -> "TransferKnobs":
+        """Nobody orders any more; routes go on to, and copies are whole and told of at once."""
+        return attrs.evolve(self, ordered=0.0, cancelled=0.0, promises=0.0, fails=0.0, deaf=0.0, late=0.0)
+
+
+@attrs.frozen
 class Knobs:
     seed: int
     events: int
@@ -108,6 +154,7 @@ class Knobs:
     redial_ns: int
     load: LoadKnobs
     faults: FaultKnobs
+    transfers: TransferKnobs
 
     @property
     def healed(self) -> FaultKnobs:
@@ -143,6 +190,7 @@ def draw_knobs(seed: int) -> Knobs:
         redial_ns=_span(chance, 1, 60),
         load=_load(chance, block_size),
         faults=_faults(chance),
+        transfers=_transfers(Random(f"{seed} transfers")),
     )
 
 
@@ -249,4 +297,31 @@ def _faults(chance: Random) -> FaultKnobs:
         clear=chance.choice((0.0, 0.0, 0.003)),
         query=chance.choice((0.0, 0.01)),
         restart_ns=_span(chance, 1, 400),
+    )
+
+
+def _transfers(chance: Random) -> TransferKnobs:
+    """By a stream of its own, so that all else is as it was before there were any. A quarter of all seeds has none."""
+    some = _seldom(chance, 0.25, 0.0, 1.0)
+    return TransferKnobs(
+        ordered=some * chance.choice((0.01, 0.03, 0.06)),
+        cancelled=some * chance.choice((0.0, 0.002, 0.01)),
+        asked=chance.choice((0.0, 0.5, 1.0)),
+        absurd=chance.choice((0.0, 0.1, 0.3)),
+        partial=chance.choice((0.0, 0.3)),
+        moves=chance.choice((0.0, 0.3, 1.0)),
+        sends=chance.choice((0.0, 0.4, 1.0)),
+        pulls=some * chance.choice((0.0, 0.5, 1.0)),
+        promises=some * chance.choice((0.0, 0.0, 0.05)),
+        await_ns=_span(chance, 3, 1_000),
+        answer_ns=_span(chance, 2, 300),
+        copy_ns=_span(chance, 2, 1_000),
+        leases=chance.choice((0.0, 0.5)),
+        lease_ns=_span(chance, 5, 2_000),
+        block_ns=_span(chance, 0.05, 20),
+        chunk_blocks=chance.choice((1, 2, 8)),
+        fails=chance.choice((0.0, 0.05, 0.2)),
+        deaf=chance.choice((0.0, 0.3, 1.0)),
+        late=chance.choice((0.0, 0.0, 0.1)),
+        late_ns=_span(chance, 10, 3_000),
     )

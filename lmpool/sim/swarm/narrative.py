@@ -7,7 +7,7 @@ import attrs
 
 from lmpool.core.effects import RunStep, Send
 from lmpool.core.events import PeerJoined, PeerLost, Received, StepCompleted, Tick
-from lmpool.core.ids import Nanos, Peer, RequestId, Role
+from lmpool.core.ids import Nanos, Peer, RequestId, Role, TransferId
 from lmpool.core.messages.ingress_worker import TokensProduced
 from lmpool.core.messages.worker_control import FullReport, Report
 from lmpool.core.plan import BatchPlan
@@ -106,6 +106,8 @@ def short(value: object) -> str:
             return f"{role.value} {epoch}"
         case RequestId(ingress=ingress, counter=counter):
             return f"r{ingress}.{counter}"
+        case TransferId(control=control, counter=counter):
+            return f"t{control}.{counter}"
         case bytes():
             return f"<{len(value)}: {value[:BYTES_SHOWN].hex()}>" if value else "<>"
         case tuple():

@@ -36,7 +36,10 @@ class Remains:
                     busy=control.busy,
                     unroutable=control.unroutable,
                     stale=control.state.stale_dropped,
+                    blocks_transferred=control.transferred_blocks,
                 )
+                self.counts.update({f"transfers {name}": count for name, count in control.transfer_outcomes})
+                self.counts.update({f"transfers: {name}": count for name, count in control.state.transfers.refusals})
             case Ingress():
                 ingress = machine.snapshot()
                 self._add(routed_without_control=ingress.degraded, resumed=ingress.resumed, dropped=ingress.dropped)
@@ -53,7 +56,9 @@ class Remains:
             tokens_cached=totals.tokens_cached,
             reclaimed=worker.blocks_reclaimed,
             refused=worker.requests_refused,
+            awaited_blocks_missed=worker.exchange.missed,
         )
+        self.counts.update({f"sides {name}": count for name, count in worker.exchange.ends})
 
     def _add(self, **counts: int) -> None:
         for name, count in counts.items():

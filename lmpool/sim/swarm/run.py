@@ -15,6 +15,7 @@ from lmpool.sim.swarm.cluster import CONTROL, AnyMachine, Cluster
 from lmpool.sim.swarm.faults import Faults
 from lmpool.sim.swarm.knobs import Knobs, draw_knobs
 from lmpool.sim.swarm.narrative import Narrative
+from lmpool.sim.swarm.orders import Orders
 from lmpool.sim.swarm.remains import Remains
 from lmpool.sim.timeline import Timeline
 
@@ -57,6 +58,7 @@ class Run:
         self.cluster = Cluster(self.timeline, knobs, self, self._perform)
         self.clientele = Clientele(self.cluster, clients, lineage)
         self.faults = Faults(self.cluster, self.clientele, self.tell)
+        self.orders = Orders(self.cluster, lineage, self.tell)
 
     def tell(self, text: str) -> None:
         if self.narrative is not None:
@@ -100,6 +102,7 @@ class Run:
         while self.checks.events < self.cluster.knobs.events:
             self._advance()
             self.faults.strike()
+            self.orders.strike()
         self.tell("faults end, and all is healed")
         self.clientele.stop()
         self.faults.end()
@@ -155,7 +158,7 @@ def run_knobs(knobs: Knobs, narrative: Narrative | None) -> Result:
     if narrative is not None:
         narrative.tell(run.timeline.now, f"VIOLATION {violation}" if violation else "everything is at rest")
     digest = run.remains.finish(run.timeline.happened)
-    counts = run.remains.counts + run.clientele.outcomes + run.faults.struck
+    counts = sum((run.clientele.outcomes, run.faults.struck, run.orders.given, run.checks.counts), run.remains.counts)
     return Result(
         seed=knobs.seed,
         events=run.checks.events,

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from lmpool.core.block import BlockState
-from lmpool.core.effects import RunStep, Send
+from lmpool.core.effects import CancelCopy, CopyBlocks, RunStep, Send, SendBlocks
 from lmpool.core.events import PeerLost, StepCompleted, StepFailed
 from lmpool.core.ids import BlockId, Nanos, Peer, RequestId
 from lmpool.core.messages.ingress_worker import Accepted, Ended, PromptScored, Refused, TokensProduced
@@ -13,6 +13,7 @@ from lmpool.core.plan import BatchPlan, Row
 from lmpool.core.prefix import split_chain
 from lmpool.core.worker import Worker
 from lmpool.sim.swarm.client import Client
+from lmpool.sim.swarm.exchange_checks import ExchangeChecks, TransferWords
 
 HELD = (BlockState.WRITING, BlockState.PINNED)
 
@@ -20,8 +21,15 @@ HELD = (BlockState.WRITING, BlockState.PINNED)
 class WorkerChecks:
     """Of one life."""
 
-    def __init__(self, machine: Worker, clients: dict[RequestId, Client], lineage: dict[bytes, bytes | None]) -> None:
+    def __init__(
+        self,
+        machine: Worker,
+        clients: dict[RequestId, Client],
+        lineage: dict[bytes, bytes | None],
+        words: TransferWords,
+    ) -> None:
         self._machine = machine
+        self.exchange = ExchangeChecks(machine, words)
         self._clients = clients
         self._lineage = lineage
         """Every block that may ever be: its parent, or None for a first block."""
@@ -48,10 +56,13 @@ class WorkerChecks:
                     self._plans.append((plan, blocks))
                 case Send(peer=peer, message=message):
                     self._hear(peer, message)
+                case CopyBlocks() | SendBlocks() | CancelCopy():
+                    pass
                 case _:
                     raise AssertionError(f"{effect} is no effect of a worker")
         self._check_steps()
         self._check_requests(now)
+        self.exchange.after(now, event, effects)
         if self._machine._is_draining:
             assert self._told_drain.keys() == self._machine._peers.keys(), "it drains, and somebody does not know"
         deadline = self._machine.next_deadline()
@@ -70,7 +81,8 @@ class WorkerChecks:
     @property
     def is_at_rest(self) -> bool:
         machine = self._machine
-        return not (machine._live or machine._execution.steps_in_flight or machine._execution.pool.has_changes)
+        has_work = machine._live or machine._execution.steps_in_flight or machine._execution.pool.has_changes
+        return not has_work and self.exchange.is_at_rest
 
     def requests_in(self, plan: BatchPlan) -> list[RequestId]:
         """That have a row in a step in flight."""
@@ -79,6 +91,7 @@ class WorkerChecks:
 
     def audit(self) -> None:
         self._machine.audit()
+        self.exchange.audit()
         pool = self._machine._execution.pool
         counts = pool.counts()
         assert sum((counts.free, counts.writing, counts.reserved, counts.aborting, counts.pinned, counts.cached)) == (
@@ -186,6 +199,7 @@ class WorkerChecks:
     def check_rest(self) -> None:
         """When everything has ended."""
         machine = self._machine
+        self.exchange.check_rest()
         counts = machine._execution.pool.counts()
         assert counts.free + counts.cached == machine._settings.blocks, f"blocks are still held: {counts}"
         assert not machine._live, "requests live on"

@@ -1,0 +1,65 @@
+"""What must hold of control's transfers after each of its events, and what became of them."""
+
+from lmpool.core.control import ControlPlane
+from lmpool.core.effects import Send
+from lmpool.core.ids import Nanos, TransferId
+from lmpool.core.messages.transfer import Confirm, Finalize, PrepareTarget, Publish
+from lmpool.core.transfer import TransferState
+from lmpool.core.transfers import ANSWERS_AWAITED, Transfer, TransferOutcome
+from lmpool.sim.swarm.exchange_checks import TransferWords
+
+OVER = (TransferState.ABORTING, TransferState.ENDED)
+ALL_ANSWERS = ANSWERS_AWAITED + 1
+"""The last to hear that both sides have ended."""
+
+
+class TransferChecks:
+    """Of one life of control."""
+
+    def __init__(self, machine: ControlPlane, words: TransferWords) -> None:
+        self._transfers = machine._transfers
+        self._words = words
+        self._begun: dict[TransferId, Nanos] = {}
+        self._seen: dict[TransferId, tuple[Transfer, TransferState]] = {}
+        """Under way, with the phase after the last event."""
+
+    def after(self, now: Nanos, effects: list[object]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(message=PrepareTarget(transfer=transfer)):
+                    self._begun[transfer] = now
+                case Send(message=Confirm(transfer=transfer)):
+                    assert transfer in self._words.copied, f"{transfer} is to be confirmed, and not copied"
+                case Send(message=Publish(transfer=transfer)):
+                    assert transfer in self._words.confirmed, f"{transfer} is to be published, and not confirmed"
+                case Send(message=Finalize(transfer=transfer)):
+                    assert transfer in self._words.published, f"{transfer} is to be finalized, and not published"
+                case _:
+                    pass
+        for plan in self._transfers.under_way():
+            longest = ALL_ANSWERS * self._transfers._answer_ns + plan.terms.copy_ns
+            begun = self._begun.get(plan.id, now)  # it is told of with the next event
+            assert now < begun + longest, f"{plan.id} outlives its deadline"
+            assert now < plan.late_ns, f"{plan.id} is {plan.state.value} for too long"
+        self._count()
+
+    def _count(self) -> None:
+        under_way = {transfer.id: (transfer, transfer.state) for transfer in self._transfers.under_way()}
+        for number, (transfer, before) in self._seen.items():
+            if before not in OVER and transfer.outcome not in (None, TransferOutcome.PUBLISHED):
+                self._words.counts[f"transfers aborted while {before.value}"] += 1
+            if number not in under_way:
+                self._begun.pop(number, None)
+        self._seen = under_way
+
+    def is_wanted(self, transfer: TransferId) -> bool:
+        """Whether control has not told its sides to end."""
+        found = self._transfers.get(transfer)
+        return found is not None and found.state not in OVER
+
+    @property
+    def is_at_rest(self) -> bool:
+        return len(self._transfers) == 0
+
+    def check_rest(self) -> None:
+        assert len(self._transfers) == 0, f"transfers are left: {self._transfers.under_way()}"
