@@ -1,7 +1,7 @@
 """`lmpool bench locality`: how much prefill routing saves on live replicas, policy against policy.
 
-Agent sessions (closed loop) run against fresh replicas for each policy, KV budget and seed. A budget of 0.55 means
-that each replica can hold 0.55 of the blocks of all sessions at their last turn.
+Agent sessions (closed loop, specs/workloads.md) run against fresh replicas for each policy, KV budget and seed. A
+budget of 0.55 means that each replica can hold 0.55 of the different blocks of all sessions at their last turn.
 """
 
 import argparse
@@ -11,16 +11,26 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, quantiles
 
 import attrs
 
-from lmpool.bench.sessions import run_sessions
+from lmpool.bench.load.client import LEAD_NS
+from lmpool.bench.load.contents import RandomTokens
+from lmpool.bench.load.counters import rank_counters
+from lmpool.bench.load.figures import Bounds, Figures, figures
+from lmpool.bench.load.in_process import EngineEndpoint
+from lmpool.bench.load.player import Player
 from lmpool.bench.table import table_lines
-from lmpool.bench.workloads import AgentSessions, agent_sessions
+from lmpool.core.ids import Nanos
+from lmpool.core.prefix import chain_length, split_chain
 from lmpool.core.route import POLICIES
+from lmpool.io.clock import monotonic_now
 from lmpool.io.engine import AsyncEngine
 from lmpool.io.settings.tree import PoolSettings
+from lmpool.sim.bounds import sharing
+from lmpool.sim.replay import make_prompts
+from lmpool.sim.trace import Trace, part_of, prompt_lengths, scaled, with_pauses
+from lmpool.sim.workload import TURNS, make_workload
 
 BASELINE = "round-robin"
 COLUMNS = (
@@ -38,6 +48,9 @@ COLUMNS = (
     "e2e",
     "s",
 )
+SESSIONS_PER_S = 8.0
+PAUSES = 0.4
+"""Of the pauses of agents and people, so that a run is over in minutes."""
 REPORT_WAIT_S = 1.0
 """Reports come at least twice a second; after this the counters are complete."""
 
@@ -53,7 +66,7 @@ class Run:
     """Fingerprint."""
     kv_blocks: int
     floor_tokens: int
-    """Of the workload: what no policy can avoid to compute."""
+    """Of the workload: what no policy can avoid to compute, with an endless cache."""
     computed_tokens: int
     cached_tokens: int
     ttft_mean_s: float
@@ -74,10 +87,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--budget", nargs="+", type=float, default=[0.55], metavar="X")
     parser.add_argument("--seed", nargs="+", type=int, default=[1, 2, 3], metavar="S")
     parser.add_argument("--sessions", type=int, default=16, metavar="N")
-    parser.add_argument("--turns", type=int, default=12, metavar="N")
+    parser.add_argument("--turns", type=int, choices=range(1, TURNS + 1), default=TURNS, metavar="N")
     parser.add_argument("--vocabulary", type=int, default=32_000, metavar="N", help="prompts have ids below this")
     parser.add_argument(
-        "--scale", type=float, default=1.0, metavar="X", help="of all token counts (default %(default)s)"
+        "--scale", type=float, default=0.1, metavar="X", help="of all token counts (default %(default)s)"
     )
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
@@ -98,38 +111,78 @@ async def _measure(given: argparse.Namespace) -> list[Run]:
 
 
 async def _run(given: argparse.Namespace, policy: str, budget: float, seed: int) -> Run:
-    workload = agent_sessions(given.sessions, given.turns, given.scale, given.vocabulary, seed)
-    kv_blocks = math.ceil(budget * workload.blocks_at_end(PoolSettings().block_size))
+    trace = session_trace(given.sessions, given.turns, given.scale, seed)
+    block_size = PoolSettings().block_size
+    kv_blocks = math.ceil(budget * blocks_at_end(trace, block_size))
     engine = AsyncEngine(given.model, given.replicas, dtype=given.dtype, kv_blocks=kv_blocks, policy=policy)
     async with engine:
-        return await _drive(engine, workload, policy, budget, seed, kv_blocks)
-
-
-async def _drive(
-    engine: AsyncEngine, workload: AgentSessions, policy: str, budget: float, seed: int, kv_blocks: int
-) -> Run:
-    before = await engine.pool_state()
-    result = await run_sessions(engine, workload)
-    await asyncio.sleep(REPORT_WAIT_S)
-    after = await engine.pool_state()
-    pairs = list(zip(before.ranks, after.ranks, strict=True))
-    ttfts = [turn.ttft_s for turn in result.turns]
+        before = await engine.pool_state()
+        found = await _drive(engine, trace, RandomTokens(given.vocabulary, seed))
+        await asyncio.sleep(REPORT_WAIT_S)
+        after = await engine.pool_state()
+    asked, counted = rank_counters(before.ranks), rank_counters(after.ranks)
+    cached = counted.cached - asked.cached
+    resumed = found.resumed_ttft_s
+    assert found.ttft_s is not None
+    assert found.e2e_s is not None
     return Run(
         policy=policy,
         budget=budget,
         seed=seed,
-        workload=workload.fingerprint,
+        workload=trace.fingerprint,
         kv_blocks=kv_blocks,
-        floor_tokens=workload.prefill_floor(PoolSettings().block_size),
-        computed_tokens=sum(new.tokens_computed - old.tokens_computed for old, new in pairs),
-        cached_tokens=sum(new.tokens_cached - old.tokens_cached for old, new in pairs),
-        ttft_mean_s=fmean(ttfts),
-        ttft_p99_s=quantiles(ttfts, n=100)[98],
-        resumed_ttft_mean_s=fmean([turn.ttft_s for turn in result.turns if turn.turn]),
-        e2e_mean_s=fmean([turn.e2e_s for turn in result.turns]),
-        seconds=result.seconds,
-        routed=tuple(new.routed - old.routed for old, new in pairs),
+        floor_tokens=prefill_floor(trace, block_size),
+        computed_tokens=round(counted.asked - asked.asked - cached),
+        cached_tokens=round(cached),
+        ttft_mean_s=found.ttft_s.mean,
+        ttft_p99_s=found.ttft_s.p99,
+        resumed_ttft_mean_s=0.0 if resumed is None else resumed.mean,
+        e2e_mean_s=found.e2e_s.mean,
+        seconds=found.window_s,
+        routed=tuple(new.routed - old.routed for old, new in zip(before.ranks, after.ranks, strict=True)),
     )
+
+
+async def _drive(engine: AsyncEngine, trace: Trace, contents: RandomTokens) -> Figures:
+    """Raises RuntimeError if a request fails: a run with errors has no figures."""
+    endpoint = EngineEndpoint(engine, contents, monotonic_now)
+    player = Player(trace, endpoint, monotonic_now, lambda _: None, is_forced=True)
+    measured = await player.run(Nanos(monotonic_now() + LEAD_NS))
+    failed = [one for one in measured if one.fault]
+    if failed:
+        raise RuntimeError(f"request {failed[0].number}: {failed[0].fault}: {failed[0].detail}")
+    resumed = [request.continues is not None for request in trace.requests]
+    return figures(measured, resumed, player.stalls_ns, Bounds(None, None))
+
+
+def session_trace(sessions: int, turns: int, scale: float, seed: int) -> Trace:
+    """The first turns of agent sessions."""
+    made = make_workload("agent-sessions", sessions * TURNS, SESSIONS_PER_S, seed)
+    places: list[int] = []
+    for request in made.requests:
+        places.append(0 if request.continues is None else places[request.continues] + 1)
+    cut, _ = part_of(made, lambda number: places[number] < turns)
+    return with_pauses(scaled(cut, scale), PAUSES)
+
+
+def blocks_at_end(trace: Trace, block_size: int) -> int:
+    """Different blocks of all sessions at their last turn."""
+    prompts, lengths = make_prompts(trace, block_size), prompt_lengths(trace)
+    ended = {request.continues for request in trace.requests}
+    last = [number for number in range(len(trace.requests)) if number not in ended]
+    blocks: set[bytes] = set()
+    own = 0
+    for number in last:
+        chain = prompts.chain(number, prompts.packed(number))
+        blocks.update(split_chain(chain))
+        tokens = lengths[number] + trace.requests[number].output_tokens
+        own += -(-tokens // block_size) - chain_length(chain)
+    return len(blocks) + own
+
+
+def prefill_floor(trace: Trace, block_size: int) -> int:
+    tokens = sum(prompt_lengths(trace))
+    return round(tokens * (1 - sharing(trace, make_prompts(trace, block_size), block_size).tokens))
 
 
 def _row(run: Run, runs: Sequence[Run]) -> list[str]:

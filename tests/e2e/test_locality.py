@@ -11,7 +11,7 @@ from tests.e2e.server import ROOT
 def test_the_default_policy_recomputes_less_than_round_robin(integer_folder: Path, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     command = [sys.executable, "-m", "lmpool", "bench", "locality", str(integer_folder), "--vocabulary", "300"]
-    command += ["--sessions", "5", "--turns", "4", "--scale", "0.3", "--seed", "1", "--budget", "1.0"]
+    command += ["--sessions", "5", "--turns", "4", "--scale", "0.05", "--seed", "1", "--budget", "1.0"]
     done = subprocess.run(
         [*command, "--json", str(figures)], cwd=ROOT, capture_output=True, text=True, check=True, timeout=100
     )
