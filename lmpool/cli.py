@@ -8,16 +8,12 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn
-
-from typing_extensions import override
 
 import lmpool
+from lmpool.bench.flags import USAGE_CODE, Parser
 from lmpool.io.settings.knob import Knob, Pathname, Seconds, Size, Text, Texts, size_text
 from lmpool.io.settings.sources import CONFIG_VARIABLE, SettingsError, read_settings
 from lmpool.io.settings.tree import knobs
-
-USAGE_CODE = 2
 
 SECTIONS = {
     "model": "model",
@@ -69,14 +65,8 @@ exit codes:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    @override
-    def error(self, message: str) -> NoReturn:
-        self.exit(USAGE_CODE, f"{self.prog}: {message}\nsee {self.prog} --help\n")
-
-
 def parser() -> argparse.ArgumentParser:
-    top = _Parser(
+    top = Parser(
         prog="lmpool",
         description="One language model, all accelerators of a machine, one pool of KV caches.",
         allow_abbrev=False,
@@ -113,7 +103,7 @@ def _add_server(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_serve(commands: "argparse._SubParsersAction[_Parser]") -> None:
+def _add_serve(commands: "argparse._SubParsersAction[Parser]") -> None:
     serve = commands.add_parser(
         "serve",
         help="serve a model",

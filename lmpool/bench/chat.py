@@ -13,13 +13,12 @@ import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import attrs
 import uvloop
 from tqdm import tqdm
-from typing_extensions import override
 
+from lmpool.bench.flags import USAGE_CODE, Parser, count, factor, factor_from_zero
 from lmpool.bench.load.chat_report import report_lines, written_log
 from lmpool.bench.load.chat_run import LoadSettings, chat_report
 from lmpool.bench.load.client import LoadError, Target
@@ -31,7 +30,6 @@ from lmpool.bench.load.schema import json_schema
 from lmpool.io.pool_client import ClientError, fetch_document, operator_key
 from lmpool.sim.trace import TraceError
 
-USAGE_CODE = 2
 INTERRUPTED_CODE = 130
 WORKLOADS = ("multi-round-chat", "long-doc-qa", "long-doc-qa-tiled")
 
@@ -57,12 +55,6 @@ examples:
   lmpool bench chat --workload multi-round-chat --rate 2 --seconds 60 --tokenizer ./model/tokenizer.json
   lmpool bench chat --url https://api.example.com --dialect openai --model some-model
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    @override
-    def error(self, message: str) -> NoReturn:
-        self.exit(USAGE_CODE, f"{self.prog}: {message}\nsee {self.prog} --help\n")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -91,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     profiles = "; ".join(f"{name}: {profile.about}" for name, profile in PROFILES.items())
-    parser = _Parser(
+    parser = Parser(
         "lmpool bench chat",
         description=__doc__,
         epilog=EXAMPLES,
@@ -108,51 +100,32 @@ def _parser() -> argparse.ArgumentParser:
         default=Dialect.EXTENDED.value,
         help="extended: also ignore_eos and min_tokens, for answers of a set length (default)",
     )
-    server.add_argument("--patience", type=_positive, default=600.0, metavar="S", help="(default %(default)g)")
+    server.add_argument("--patience", type=factor, default=600.0, metavar="S", help="(default %(default)g)")
     load = parser.add_argument_group("load")
     load.add_argument("--profile", choices=tuple(PROFILES), default="quick", help=f"{profiles} (default %(default)s)")
     load.add_argument("--workload", nargs="+", choices=WORKLOADS, default=list(WORKLOADS[:2]))
-    load.add_argument("--rate", type=_positive, metavar="X", help="users a second, of multi-round-chat")
-    load.add_argument("--seconds", type=_positive, metavar="S", help="in which users come")
-    load.add_argument("--documents", type=_count, metavar="N", help="of long-doc-qa, five questions each")
-    load.add_argument("--in-flight", type=_count, metavar="N", help="of long-doc-qa, at most (default 4)")
-    load.add_argument("--scale", type=_positive, metavar="X", help="of all lengths")
-    load.add_argument("--pauses", type=_factor, metavar="X", help="of all pauses")
+    load.add_argument("--rate", type=factor, metavar="X", help="users a second, of multi-round-chat")
+    load.add_argument("--seconds", type=factor, metavar="S", help="in which users come")
+    load.add_argument("--documents", type=count, metavar="N", help="of long-doc-qa, five questions each")
+    load.add_argument("--in-flight", type=count, metavar="N", help="of long-doc-qa, at most (default 4)")
+    load.add_argument("--scale", type=factor, metavar="X", help="of all lengths")
+    load.add_argument("--pauses", type=factor_from_zero, metavar="X", help="of all pauses")
     load.add_argument("--seed", type=int, default=0, metavar="S", help="of the workload (default 0)")
     load.add_argument("--cache", choices=[one.value for one in CacheCondition], default=CacheCondition.COLD.value)
     load.add_argument("--contents", type=int, metavar="S", help="seed of the texts (default: one that is new)")
     load.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json of the model, for exact lengths")
-    load.add_argument("--processes", type=_count, default=1, metavar="N", help="of this client (default 1)")
+    load.add_argument("--processes", type=count, default=1, metavar="N", help="of this client (default 1)")
     verdict = parser.add_argument_group("verdict")
-    verdict.add_argument("--ttft-max", type=_positive, metavar="S", help="for goodput")
-    verdict.add_argument("--e2e-max", type=_positive, metavar="S", help="for goodput")
-    verdict.add_argument("--errors-max", type=_factor, default=0.01, metavar="X", help="share (default %(default)g)")
-    verdict.add_argument("--late-max", type=_positive, default=0.02, metavar="S", help="p99 (default %(default)g)")
+    verdict.add_argument("--ttft-max", type=factor, metavar="S", help="for goodput")
+    verdict.add_argument("--e2e-max", type=factor, metavar="S", help="for goodput")
+    verdict.add_argument(
+        "--errors-max", type=factor_from_zero, default=0.01, metavar="X", help="share (default %(default)g)"
+    )
+    verdict.add_argument("--late-max", type=factor, default=0.02, metavar="S", help="p99 (default %(default)g)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--log", type=Path, metavar="FILE", help="write every request there, one a line")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of the figures, and end")
     return parser
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return number
-
-
-def _positive(text: str) -> float:
-    number = _factor(text)
-    if number == 0:
-        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
-    return number
-
-
-def _factor(text: str) -> float:
-    number = float(text)
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no number from 0 on")
-    return number
 
 
 def _target(given: argparse.Namespace) -> Target:

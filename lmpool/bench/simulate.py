@@ -9,11 +9,10 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from tqdm import tqdm
-from typing_extensions import override
 
+from lmpool.bench.flags import USAGE_CODE, Parser, count, factor, number
 from lmpool.bench.simulate_explain import Watch
 from lmpool.bench.simulate_figures import PlotError, Run, Study, check_plot, json_text, plot, table
 from lmpool.core.ids import SECOND, Nanos, Rank
@@ -28,7 +27,6 @@ from lmpool.sim.trace import Trace, TraceError, at_speed, jittered, window
 from lmpool.sim.trace_formats import read_trace
 from lmpool.sim.workload import WORKLOAD, WORKLOADS, make_workload
 
-USAGE_CODE = 2
 INTERRUPTED_CODE = 130
 BLOCK_SIZE = 64
 """Of clusters for traces that were recorded in none."""
@@ -50,12 +48,6 @@ examples:
 
 class UsageError(Exception):
     """One line: a flag that cannot be so."""
-
-
-class _Parser(argparse.ArgumentParser):
-    @override
-    def error(self, message: str) -> NoReturn:
-        self.exit(USAGE_CODE, f"{self.prog}: {message}\nsee {self.prog} --help\n")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -81,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         "lmpool simulate",
         description=__doc__,
         epilog=EXAMPLES,
@@ -100,20 +92,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     load = parser.add_argument_group("load")
     load.add_argument(
-        "--requests", type=_count, metavar="N", help="at most (default: all; as many as are usual in a workload)"
+        "--requests", type=count, metavar="N", help="at most (default: all; as many as are usual in a workload)"
     )
-    load.add_argument("--start", type=_number, default=0, metavar="N", help="first request (default %(default)s)")
-    load.add_argument("--speed", type=_factor, default=1.0, metavar="X", help="arrivals X times as dense")
-    load.add_argument("--rate", type=_factor, metavar="X", help="arrivals of a workload a second (default 1)")
+    load.add_argument("--start", type=number, default=0, metavar="N", help="first request (default %(default)s)")
+    load.add_argument("--speed", type=factor, default=1.0, metavar="X", help="arrivals X times as dense")
+    load.add_argument("--rate", type=factor, metavar="X", help="arrivals of a workload a second (default 1)")
     load.add_argument("--jitter", action="store_true", help="spread arrivals of one moment until the next (up to 3 s)")
     load.add_argument("--seed", type=int, default=0, metavar="S", help="of workload, jitter and chance (default 0)")
-    load.add_argument("--trace-block-size", type=_count, metavar="N", help="tokens of a hash id, if unusual")
+    load.add_argument("--trace-block-size", type=count, metavar="N", help="tokens of a hash id, if unusual")
     rack = parser.add_argument_group("cluster")
-    rack.add_argument("--replicas", type=_count, default=8, metavar="N", help="(default %(default)s)")
-    rack.add_argument("--kv-blocks", type=_count, metavar="N", help=f"of a replica (default: {KV_TOKENS:,} tokens)")
-    rack.add_argument("--block-size", type=_count, metavar="N", help=f"(default: the trace's, or {BLOCK_SIZE})")
-    rack.add_argument("--step-tokens", type=_count, default=2_048, metavar="N", help="of a step (default %(default)s)")
-    rack.add_argument("--sequences", type=_count, default=256, metavar="N", help="at a time (default %(default)s)")
+    rack.add_argument("--replicas", type=count, default=8, metavar="N", help="(default %(default)s)")
+    rack.add_argument("--kv-blocks", type=count, metavar="N", help=f"of a replica (default: {KV_TOKENS:,} tokens)")
+    rack.add_argument("--block-size", type=count, metavar="N", help=f"(default: the trace's, or {BLOCK_SIZE})")
+    rack.add_argument("--step-tokens", type=count, default=2_048, metavar="N", help="of a step (default %(default)s)")
+    rack.add_argument("--sequences", type=count, default=256, metavar="N", help="at a time (default %(default)s)")
     times = rack.add_mutually_exclusive_group()
     times.add_argument("--accelerator", default=ACCELERATOR_DEFAULT, choices=tuple(ACCELERATORS))
     times.add_argument("--profile", type=Path, metavar="FILE", help="rates as JSON (specs/step_time.md)")
@@ -122,30 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", metavar="FILE", help="write the figures there; - for standard output")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them (.png, .svg, .pdf)")
     parser.add_argument(
-        "--explain", type=_count, metavar="N", help="decisions in words: the N that cost most known prefix, by policy"
+        "--explain", type=count, metavar="N", help="decisions in words: the N that cost most known prefix, by policy"
     )
     return parser
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return number
-
-
-def _number(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is less than 0")
-    return number
-
-
-def _factor(text: str) -> float:
-    factor = float(text)
-    if not 0 < factor < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
-    return factor
 
 
 def _study(given: argparse.Namespace) -> Study:
