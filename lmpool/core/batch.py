@@ -1,9 +1,10 @@
 """What the next step computes: a decision about running and queued sequences.
 
 Every sequence that decodes has a row, as long as there are blocks. What is left of the step's tokens goes to prefill:
-half of it to the sequence whose turn it is (the first in order of service), the rest to the others, higher classes
-first and short before long, and what they leave to the first again. So a long prompt does not keep short ones
-waiting, and short ones, however many, at most double a long one's time.
+to the sequence whose turn it is (the first in order of service), but if some are shorter or of a higher class, only
+half of it and what they leave of the other half. Then to the rest, higher classes first and short before long. So a
+long prompt does not keep short ones waiting, short ones, however many, at most double a long one's time, and prompts
+of one length are done one after the other, which is sooner in the mean than all at once.
 
 Who is first in the queue and lacks blocks or a slot is not overtaken in what it lacks. A sequence whose next block is
 being written waits for it; that blocks nobody. Waits have no cycles, because a sequence that waits writes nothing.
@@ -201,7 +202,14 @@ def _share(view: BatchView, room: _Room) -> None:
     first = min(candidates, key=lambda candidate: candidate.place)
     others = [candidate for candidate in candidates if candidate is not first]
     others.sort(key=lambda candidate: (candidate.priority, candidate.remaining, candidate.place))
-    room.give(first, (room.tokens + 1) // 2 if others else room.tokens)
-    for candidate in others:
+    shorter = [
+        candidate
+        for candidate in others
+        if (candidate.priority, candidate.remaining) < (first.priority, first.remaining)
+    ]
+    room.give(first, (room.tokens + 1) // 2 if shorter else room.tokens)
+    for candidate in shorter:
         room.give(candidate, candidate.remaining)
     room.give_more(first)
+    for candidate in others[len(shorter) :]:
+        room.give(candidate, candidate.remaining)

@@ -85,13 +85,28 @@ def test_each_that_decodes_has_a_row_and_prefill_the_rest() -> None:
     assert decision.begins == (name(20),)
 
 
-def test_the_first_gets_half_and_short_ones_go_before_long_ones() -> None:
+def test_the_first_gets_half_and_shorter_ones_the_other_short_before_long() -> None:
     decision = decide(prefillable=(prefillable(1, 900), prefillable(2, 500)), queued=(queued(3, 20), queued(4, 8)))
     assert portions(decision) == {1: 32, 4: 8, 3: 20, 2: 4}
 
 
 def test_what_the_others_leave_goes_to_the_first() -> None:
     assert portions(decide(prefillable=(prefillable(1, 900),), queued=(queued(3, 20),))) == {1: 44, 3: 20}
+
+
+def test_prompts_of_one_length_are_done_one_after_the_other() -> None:
+    view: dict[str, Any] = {"prefillable": (prefillable(1, 60), prefillable(2, 60)), "queued": (queued(3, 60),)}
+    assert portions(decide(**view)) == {1: 60, 2: 4}
+
+
+def test_longer_ones_take_nothing_from_the_first_and_get_what_is_left() -> None:
+    decision = decide(prefillable=(prefillable(1, 40), prefillable(2, 500)), queued=(queued(3, 90), queued(4, 8)))
+    assert portions(decision) == {1: 40, 4: 8, 3: 16}
+
+
+def test_a_better_class_goes_past_however_long() -> None:
+    decision = decide(prefillable=(prefillable(1, 40),), queued=(queued(3, 90, priority=-1),))
+    assert portions(decision) == {1: 32, 3: 32}
 
 
 def test_better_classes_go_first_among_the_others() -> None:
@@ -201,6 +216,8 @@ def test_limits_hold_and_the_first_gets_half(
     assert sum(needs[sequence] for sequence in decision.begins) <= blocks
     if prefills:
         assert given_out[100] >= min(prefills[0], (view.step_tokens_max - decodes) // 2)
+        if all(left >= prefills[0] for left in (*prefills, *waiting)):
+            assert given_out[100] == min(prefills[0], view.step_tokens_max - decodes)
     if prefills or decision.begins:
         spare = view.step_tokens_max - decodes - sum(given_out.values())
         wanting = [left for number, left in enumerate(prefills) if given_out.get(100 + number, 0) < left]

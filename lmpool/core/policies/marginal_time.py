@@ -74,7 +74,7 @@ def _price(view: RouteView, terms: list[float]) -> list[float]:
 def overtaking_ns(now: Nanos, rank: RankView, uncached: int) -> float:
     """The most that a prompt waits which nobody's arriving blocks hold up.
 
-    A replica gives half of a step to the prompt that came first and the rest to short ones before long ones
+    A replica gives half of a step to the prompt that came first and the other half to shorter ones, short before long
     (`batch.py`): a prompt is done at the latest after twice itself and twice all that are no longer.
     """
     prefills = rank.account.prefills
