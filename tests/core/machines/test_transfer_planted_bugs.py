@@ -92,7 +92,7 @@ def a_source_does_not_pin(patch: pytest.MonkeyPatch) -> None:
 def test_it_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     hunt = settings(
-        max_examples=500,
+        max_examples=5_000,  # what is drawn depends on which modules are loaded; the first that finds it ends the hunt
         stateful_step_count=50,
         deadline=None,
         derandomize=True,
