@@ -39,6 +39,7 @@ from lmpool.core.step import PlannedRow
 from lmpool.core.worker import Worker
 from lmpool.sim.swarm.hunt import run_seeds
 from lmpool.sim.swarm.run import run_seed
+from tests.sim import planted_transfer_bugs as transfers
 
 SEEDS_MAX = 500
 Patch = pytest.MonkeyPatch
@@ -364,7 +365,7 @@ PLANTED_BUGS = (
     PlantedBug(token_delivered_twice, 1, "after"),
     PlantedBug(forgotten_at_a_lost_link, 4, "whose link is gone"),
     PlantedBug(deadline_dropped, 0, "deadline"),
-    PlantedBug(preempted_keeps_its_blocks, 1, "pins"),
+    PlantedBug(preempted_keeps_its_blocks, 11, "pins"),
     PlantedBug(lost_ingress_is_served_on, 0, "whose link is gone"),
     PlantedBug(lost_step_counts, 0, "instead of"),
     PlantedBug(silent_rank_is_routed_to, 0, ""),
@@ -379,7 +380,27 @@ PLANTED_BUGS = (
     PlantedBug(refused_booking_is_not_withdrawn, 0, "nobody has it there"),
     PlantedBug(resumed_choices_are_renumbered, 11, "instead of"),
     PlantedBug(sweep_spares_a_shard, 47, "hashes of rank"),
-    PlantedBug(drain_is_not_told_to_new_links, 4, "somebody does not know"),
+    PlantedBug(drain_is_not_told_to_new_links, 27, "somebody does not know"),
+    PlantedBug(transfers.published_without_confirmation, 0, "not confirmed"),
+    PlantedBug(transfers.copied_before_it_is, 0, "the driver still writes"),
+    PlantedBug(transfers.confirmed_after_letting_go, 60, "was not held throughout"),
+    PlantedBug(transfers.aborted_copy_frees_at_once, 0, "writes it"),
+    PlantedBug(transfers.sender_lets_go_at_once, 0, "is sent"),
+    PlantedBug(transfers.aborting_for_ever, 0, "is off"),
+    PlantedBug(transfers.released_twice, 0, "may touch it"),
+    PlantedBug(transfers.failed_copy_is_resident, 1, "instead of"),
+    PlantedBug(transfers.side_without_deadline, 0, "outlives its deadline here"),
+    PlantedBug(transfers.plan_without_deadline, 0, "outlives its deadline"),
+    PlantedBug(transfers.abort_spares_who_has_not_answered, 0, "control is done"),
+    PlantedBug(transfers.pins_of_a_source_are_lost, 0, "pins"),
+    PlantedBug(transfers.move_frees_when_it_is_off, 0, "before it is published"),
+    PlantedBug(transfers.waiter_is_not_told_of_an_end, 9, "waits for a transfer that is over"),
+    PlantedBug(transfers.waiter_without_a_moment, 7, "waits too long"),
+    PlantedBug(transfers.woken_for_nothing, 9, "has ended, and waits"),
+    PlantedBug(transfers.lease_for_ever, 0, "outlives its deadline"),
+    PlantedBug(transfers.blocks_arrive_in_another_order, 13, "instead of"),
+    PlantedBug(transfers.nobody_ends_with_its_control, 1, "control is done"),
+    PlantedBug(transfers.busy_rank_takes_another, 0, "ranks"),
 )
 ORDER_BUG = PlantedBug(order_of_a_set, 1, "")
 """Breaks no law of one run: two runs under different hash seeds differ."""

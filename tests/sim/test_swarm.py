@@ -12,6 +12,7 @@ import pytest
 from lmpool.core.ledger import Ledger
 from lmpool.core.limits import BLOCK_SIZE_MIN
 from lmpool.core.route import POLICIES
+from lmpool.core.transfers import TransferOutcome
 from lmpool.sim.swarm import __main__ as command
 from lmpool.sim.swarm.hunt import run_seeds
 from lmpool.sim.swarm.knobs import draw_knobs
@@ -37,6 +38,17 @@ MUST_HAPPEN = (
     "struck by drain",
     "struck by clear_caches",
     *(f"requests {outcome}" for outcome in ("complete", "cancelled", "busy", "deadline", "failed", "never fits")),
+    *(f"transfers {outcome.value}" for outcome in TransferOutcome),
+    *(f"transfers aborted while {phase}" for phase in ("preparing", "copying", "confirming", "publishing")),
+    *(f"sides {end}" for end in ("finalized", "aborted", "expired", "control lost", "copy failed", "send failed")),
+    "sides length wrong",
+    *(f"transfers: {refusal}" for refusal in ("chain missing", "anchor missing", "already resident", "no blocks")),
+    "transfers: pins full",
+    *(f"transfers: {denial}" for denial in ("rank absent", "same rank", "source busy", "target busy")),
+    "blocks transferred",
+    "blocks freed by moves",
+    "sequences whose blocks came",
+    "awaited blocks missed",
 )
 
 
@@ -80,6 +92,13 @@ def test_seeds_draw_all_sizes_and_policies_and_some_have_no_faults() -> None:
     assert all(knob.block_size >= BLOCK_SIZE_MIN and knob.events >= EVENTS_MIN for knob in knobs)
     calm = [knob for knob in knobs if not any((knob.faults.hold, knob.faults.stall, knob.faults.cut))]
     assert any(not any((knob.faults.worker_crash, knob.faults.control_crash, knob.faults.delay)) for knob in calm)
+    still = [knob for knob in knobs if not any((knob.transfers.ordered, knob.transfers.pulls))]
+    assert 0 < len(still) < len(knobs) / 2
+
+
+def test_a_seed_without_transfers_has_none() -> None:
+    seed = next(seed for seed in range(40) if not draw_knobs(seed).transfers.ordered)
+    assert not [what for what, count in run_seed(seed).counts if "transfer" in what and count]
 
 
 def digests(seeds: int, hash_seed: str) -> str:

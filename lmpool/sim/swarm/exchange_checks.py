@@ -65,6 +65,8 @@ class ExchangeChecks:
             case _:
                 pass
         for effect in effects:
+            self._note_order(effect)
+        for effect in effects:
             self._hear(effect)
         for transfer, blocks in self._written.items():
             self._check(blocks, ARRIVING, f"while the copy of {transfer} writes it")
@@ -75,8 +77,7 @@ class ExchangeChecks:
         self._check_time(now)
         self._count_waiters()
 
-    def _hear(self, effect: object) -> None:
-        words = self._words
+    def _note_order(self, effect: object) -> None:
         match effect:
             case CopyBlocks(transfer=transfer, target_blocks=blocks):
                 assert transfer not in self._written, f"{transfer} is copied twice"
@@ -84,6 +85,12 @@ class ExchangeChecks:
             case SendBlocks(transfer=transfer, blocks=blocks):
                 assert transfer not in self._read, f"{transfer} is sent twice"
                 self._read[transfer] = self._marked(blocks)
+            case _:
+                pass
+
+    def _hear(self, effect: object) -> None:
+        words = self._words
+        match effect:
             case Send(message=SourcePrepared(transfer=transfer, blocks=blocks, generations=generations)):
                 told = tuple(zip(blocks, generations, strict=True))
                 assert self._prepared.setdefault(transfer, told) == told, "a repeat says something else"

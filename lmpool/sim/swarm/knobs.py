@@ -227,6 +227,7 @@ def _control(chance: Random, replicas: int, report_interval_ns: int) -> ControlS
         waiting_routes_max=chance.choice((1, 4, 64)),
         sweep_hashes=chance.choice((1, 16, 300)),
         decisions_kept=64,
+        placement=None,
     )
 
 
