@@ -149,13 +149,11 @@ class Exchange:
     # Links
 
     def join(self, control: Peer) -> None:
-        """What an earlier control has ordered ends here."""
-        if control != self._control:
-            self.lose_control()
-            self._control = control
-            self._answers = {
-                transfer: answer for transfer, answer in self._answers.items() if transfer.control == control.epoch
-            }
+        """What was ordered over an earlier link ends here, also where its loss was not told."""
+        self.lose_control()
+        self._control = control
+        kept = [item for item in self._answers.items() if item[0].control == control.epoch]
+        self._answers = dict(kept)
 
     def lose_control(self) -> None:
         """Control ends all that has this rank in it when the link is down; so do we."""

@@ -350,6 +350,12 @@ def end_by_new_control(world: World, chain: bytes) -> None:
     world.feed(PeerJoined(CONTROL._replace(epoch=Epoch(CONTROL.epoch + 1))))
 
 
+def end_by_new_link(world: World, chain: bytes) -> None:
+    """Of the same control, before the end of the old one is read."""
+    reserve(world, chain)
+    world.feed(PeerJoined(CONTROL))
+
+
 @pytest.mark.parametrize(
     "end",
     [
@@ -360,6 +366,7 @@ def end_by_new_control(world: World, chain: bytes) -> None:
         end_by_failed_copy,
         end_by_lost_control,
         end_by_new_control,
+        end_by_new_link,
     ],
 )
 def test_a_request_whose_blocks_do_not_come_computes_them(end: Any) -> None:
