@@ -8,6 +8,7 @@ from typing import assert_never
 import attrs
 
 from lmpool.core.booking import Placement
+from lmpool.core.carrier import Carrier, PlacementRules
 from lmpool.core.effects import ControlEffect, Send
 from lmpool.core.events import ControlEvent, PeerJoined, PeerLost, Received, Tick
 from lmpool.core.fleet import Policy
@@ -27,12 +28,11 @@ from lmpool.core.messages.ingress_control import (
     StateReported,
     Unroutable,
 )
-from lmpool.core.messages.transfer import TransferAnswer, TransferAsked, TransferDecided, TransferDenial
+from lmpool.core.messages.transfer import TransferAnswer, TransferAsked, TransferDecided
 from lmpool.core.messages.worker_control import DrainBegun, FullReport, Report, ReportWanted, WorkerJoined
 from lmpool.core.roster import Roster, RosterSettings
 from lmpool.core.route import RETRY_AFTER_MIN_NS, Router, Ruling
-from lmpool.core.transfer_tally import TransferTally
-from lmpool.core.transfers import Transfers, TransferTerms
+from lmpool.core.transfers import Transfers
 
 SWEEP_PAUSE_NS = 1_000_000
 """Between two slices of a sweep, so that other events get their turn."""
@@ -66,6 +66,8 @@ class ControlSettings:
     sweep_hashes: int
     """Hashes looked at in one slice when marks of a lost rank are cleared."""
     decisions_kept: int
+    placement: PlacementRules | None
+    """None: only operators order transfers."""
 
 
 @attrs.frozen
@@ -96,6 +98,7 @@ class ControlPlane:
 
     __slots__ = (
         "_busy",
+        "_carrier",
         "_ingresses",
         "_ledger",
         "_now",
@@ -104,7 +107,6 @@ class ControlPlane:
         "_router",
         "_settings",
         "_settle_at",
-        "_tally",
         "_transfers",
         "_unroutable",
         "_waiting",
@@ -119,7 +121,7 @@ class ControlPlane:
         )
         self._router = Router(settings.policy, settings.wait_max_ns, settings.decisions_kept, now)
         self._transfers = Transfers(epoch, TRANSFER_ANSWER_NS)
-        self._tally = TransferTally()
+        self._carrier = Carrier(self._transfers, settings.placement, settings.decisions_kept, now)
         self._settle_at: Nanos | None = Nanos(now + settings.settle_ns)
         """None once settled: from then on every question is answered at once."""
         self._waiting: deque[tuple[Peer, RouteAsked]] = deque()
@@ -143,10 +145,10 @@ class ControlPlane:
                 assert_never(event)
         self._elapse(now, effects)
         self._settle(now, effects)
-        effects += self._transfers.take_sends()
-        for transfer in self._transfers.take_ended():
-            self._tally.end(transfer)
-        return effects
+        self._carrier.count_ended(now)
+        if self._settle_at is None and self._carrier.is_due(now):
+            self._carrier.plan(now, self._roster.givers(), self._roster.table, self._ledger)
+        return effects + self._transfers.take_sends()
 
     def _elapse(self, now: Nanos, effects: list[ControlEffect]) -> None:
         """Deadlines that have passed: before an event, so that it meets no state that is over, and after it."""
@@ -160,7 +162,7 @@ class ControlPlane:
         match peer.role:
             case Role.WORKER:
                 self._roster.link(peer)
-                self._transfers.keep(now, peer.rank, self._linked(peer.rank))
+                self._carrier.keep(now, peer.rank, self._linked(peer.rank))
             case Role.INGRESS:
                 self._ingresses[peer] = None
             case Role.CONTROL:
@@ -172,7 +174,7 @@ class ControlPlane:
         match peer.role:
             case Role.WORKER:
                 self._roster.unlink(peer)
-                self._transfers.keep(now, peer.rank, self._linked(peer.rank))
+                self._carrier.keep(now, peer.rank, self._linked(peer.rank))
             case Role.INGRESS:
                 self._ingresses.pop(peer, None)
                 self._waiting = deque(pair for pair in self._waiting if pair[0] != peer)
@@ -201,6 +203,7 @@ class ControlPlane:
                 self._roster.join(now, peer, message)
             case DrainBegun():
                 self._roster.drain(peer)
+                self._carrier.drain(now)
             case _ if isinstance(message, TransferAnswer):
                 self._transfers.hear(now, peer, message)
             case _:
@@ -255,8 +258,11 @@ class ControlPlane:
             effects.append(Send(peer, Busy(asked.request, asked.attempt, RETRY_AFTER_MIN_NS)))
             return
         ruling = self.decide(now, asked)
+        if not asked.attempt:
+            self._carrier.note(now, asked.chain)
         match ruling.answer:
             case RouteDecided(rank=rank):
+                self._carrier.route(rank, asked.chain)
                 assert ruling.placement is not None
                 self._roster.count_routed(rank, ruling.uncached)
                 self._ledger.book(ruling.placement, Nanos(now + self._settings.booking_ns))
@@ -280,19 +286,11 @@ class ControlPlane:
     def _begin_transfer(self, now: Nanos, asked: TransferAsked) -> TransferDecided:
         source, target = self._linked(asked.source), self._linked(asked.target)
         states = self._roster.why_not()
-        if source is None or target is None or states[source.rank] not in MAY_GIVE or states[target.rank]:
-            return self._deny(asked, TransferDenial.RANK_ABSENT)
-        terms = TransferTerms(
-            source, target, asked.mode, asked.means, asked.chain, asked.first, asked.copy_ns, asked.lease_ns
-        )
-        begun = self._transfers.begin(now, terms)
-        if isinstance(begun, TransferDenial):
-            return self._deny(asked, begun)
-        return TransferDecided(asked.number, begun, None)
-
-    def _deny(self, asked: TransferAsked, denial: TransferDenial) -> TransferDecided:
-        self._tally.deny(denial)
-        return TransferDecided(asked.number, None, denial)
+        if source is not None and states[source.rank] not in MAY_GIVE:
+            source = None
+        if target is not None and states[target.rank]:
+            target = None
+        return self._carrier.ask(now, asked, source, target)
 
     def _restore(self, now: Nanos, ingress: Epoch, offered: BookingsOffered) -> None:
         deadline = Nanos(now + self._settings.booking_ns)
@@ -323,6 +321,8 @@ class ControlPlane:
     def next_deadline(self) -> Nanos | None:
         deadlines = [self._settle_at, self._roster.next_deadline(), self._ledger.next_deadline()]
         deadlines.append(self._transfers.next_deadline())
+        if self._settle_at is None:
+            deadlines.append(self._carrier.next_deadline())
         if not self._roster.table.is_clean:
             deadlines.append(Nanos(self._now + SWEEP_PAUSE_NS))
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -337,7 +337,7 @@ class ControlPlane:
             decisions=self._router.number,
             stale_dropped=self._roster.stale_dropped,
             resyncs=self._roster.resyncs,
-            transfers=self._tally.shown(self._transfers),
+            transfers=self._carrier.shown(),
         )
 
     def snapshot(self) -> ControlSnapshot:
@@ -352,8 +352,8 @@ class ControlPlane:
             is_swept=self._roster.table.is_clean,
             transfers=len(self._transfers),
             transfer_outcomes=tuple((each.value, count) for each, count in self._transfers.outcomes.items()),
-            transferred_blocks=self._tally.blocks,
-            transferred_bytes=self._tally.size_bytes,
+            transferred_blocks=self._carrier.tally.blocks,
+            transferred_bytes=self._carrier.tally.size_bytes,
         )
 
     def audit(self) -> None:
@@ -361,11 +361,12 @@ class ControlPlane:
         self._ledger.audit()
         self._roster.audit()
         self._transfers.audit()
+        self._carrier.audit()
 
     def digest(self) -> bytes:
         """Of the whole state."""
         state = blake2b(digest_size=16)
-        for owner in (self._roster, self._ledger, self._router, self._transfers, self._tally):
+        for owner in (self._roster, self._ledger, self._router, self._transfers, self._carrier):
             state.update(owner.digest_state().encode())
         rest = (self._now, self._settle_at, self._waiting, self._ingresses, self._routed, self._busy, self._unroutable)
         state.update(repr(rest).encode())

@@ -5,12 +5,14 @@ import attrs
 from lmpool.core.booking import Placement
 from lmpool.core.cost import smooth_rates
 from lmpool.core.fleet import Lineup, RankView, line_up, view_rank, with_views
-from lmpool.core.ids import Epoch, Nanos, Peer, Rank, RequestId, Version
+from lmpool.core.ids import Epoch, Nanos, Peer, Rank, RequestId
 from lmpool.core.ledger import Ledger
+from lmpool.core.member import Feed, Member, Residency, Staged
 from lmpool.core.membership import (
     NAMES,
     Complete,
     Down,
+    Draining,
     Elapsed,
     Heard,
     Joining,
@@ -19,7 +21,6 @@ from lmpool.core.membership import (
     Live,
     MemberEffect,
     MemberEvent,
-    Membership,
     Mismatched,
     Unlinked,
     epoch_of,
@@ -28,60 +29,9 @@ from lmpool.core.membership import (
     why_not,
 )
 from lmpool.core.messages.ingress_control import RankState
-from lmpool.core.messages.worker_control import NOTHING_DONE, FullReport, Load, Report, Totals, WorkerJoined
+from lmpool.core.messages.worker_control import NOTHING_DONE, FullReport, Report, WorkerJoined
 from lmpool.core.page_table import PageTable
 from lmpool.core.prefix import HASH_BYTES
-from lmpool.core.rates import Rates
-
-
-@attrs.define
-class Staged:
-    """A full report of which some parts are here. Its hashes are under a holder of their own until it is complete."""
-
-    version: Version
-    next_part: int
-    holder: int
-
-
-@attrs.define
-class Feed:
-    """What one life of a rank has told."""
-
-    facts: WorkerJoined
-    rates: Rates
-    staged: Staged | None
-    wanted_until: Nanos | None
-    """A full report is due: asked for, or expected after joining. When to ask for it (again)."""
-    residency: "Residency | None"
-    """None before the first complete full report."""
-    totals: Totals
-
-    def count(self, totals: Totals) -> tuple[int, int]:
-        """Returns how many choices have ended since the last count, and their output tokens."""
-        ended = totals.outputs - self.totals.outputs, totals.output_tokens - self.totals.output_tokens
-        self.totals = totals
-        return ended
-
-
-@attrs.define
-class Residency:
-    version: Version
-    holder: int
-    load: Load
-
-
-@attrs.define
-class Member:
-    rank: Rank
-    state: Membership
-    peer: Peer | None
-    feed: Feed | None
-    routed: int
-    routed_tokens: int
-    view: RankView | None = attrs.field(repr=False)
-    """If it is eligible: kept until something that it is made of changes. No part of the state."""
-    revision: int = attrs.field(repr=False)
-    """Of the ledger's account, when `view` was made."""
 
 
 @attrs.frozen
@@ -295,6 +245,14 @@ class Roster:
             (member.rank, why_not(member.state)) for member in self._members if not isinstance(member.state, Live)
         ]
         return line_up(tuple(eligible), tuple(absent))
+
+    def givers(self) -> list[tuple[RankView, bool]]:
+        """Ranks that may be the source of a transfer, by number; which of them are to stop."""
+        return [
+            (self._view(member), isinstance(member.state, Draining))
+            for member in self._members
+            if isinstance(member.state, Live | Draining) and member.has_reported
+        ]
 
     def count_routed(self, rank: Rank, uncached: int) -> None:
         """To be called with every booking, whose new revision renews the view."""

@@ -41,6 +41,7 @@ def _settings(order: ControlOrder) -> ControlSettings:
         waiting_routes_max=WAITING_ROUTES_MAX,
         sweep_hashes=SWEEP_HASHES,
         decisions_kept=DECISIONS_KEPT,
+        placement=None,
     )
 
 

@@ -111,6 +111,7 @@ def _control_settings(settings: RackSettings, policy: str) -> ControlSettings:
         waiting_routes_max=4_096,
         sweep_hashes=4_096,
         decisions_kept=settings.decisions_kept,
+        placement=None,
     )
 
 

@@ -60,6 +60,7 @@ SETTINGS = ControlSettings(
     waiting_routes_max=16,
     sweep_hashes=64,
     decisions_kept=64,
+    placement=None,
 )
 INGRESS = Peer(Role.INGRESS, Rank(0), Epoch(1))
 CONTROL_EPOCH = Epoch(1)
