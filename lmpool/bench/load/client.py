@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,13 +22,15 @@ from lmpool.bench.load.contents import ProseTexts, parts_of, token_counter
 from lmpool.bench.load.http import CONNECT_S, Dialect, HTTPEndpoint
 from lmpool.bench.load.measured import Measured
 from lmpool.bench.load.player import Player
-from lmpool.core.ids import MILLISECOND, Nanos
+from lmpool.core.ids import MILLISECOND, SECOND, Nanos
 from lmpool.io.clock import monotonic_now
 from lmpool.sim.trace import Trace, part_of
 from lmpool.sim.trace_formats import read_trace, write_trace
 
 LEAD_NS = Nanos(200 * MILLISECOND)
-"""From the order to begin until the first request may be due."""
+"""Until the first request may be due."""
+CHILDREN_LEAD_NS = Nanos(SECOND)
+"""The same for processes that are ready but not warm."""
 LINE_BYTES_MAX = 1 << 30
 """Of what a child measured: some hundred bytes a token."""
 
@@ -106,17 +109,26 @@ async def play(
         return await _play_in_children(trace, target, processes, lambda: on_end(None))
     for part in parts_of(trace):
         contents.text(part)
-    return await _play_here(trace, target, contents, Nanos(monotonic_now() + LEAD_NS), on_end)
+    return await _play_here(trace, target, contents, None, on_end)
 
 
 async def _play_here(
-    trace: Trace, target: Target, contents: ProseTexts, begin_ns: Nanos, on_end: Callable[[Measured], None]
+    trace: Trace, target: Target, contents: ProseTexts, begin_ns: Nanos | None, on_end: Callable[[Measured], None]
 ) -> Played:
+    """`begin_ns`: None is as soon as this client is warm."""
     async with target.client() as client:
+        await _warm(client)
         endpoint = HTTPEndpoint(client, target.model, contents, target.dialect, monotonic_now)
         is_forced = target.dialect is Dialect.EXTENDED
         player = Player(trace, endpoint, monotonic_now, on_end, is_forced=is_forced)
+        begin_ns = Nanos(monotonic_now() + LEAD_NS) if begin_ns is None else begin_ns
         return Played(await player.run(begin_ns), player.stalls_ns)
+
+
+async def _warm(client: httpx.AsyncClient) -> None:
+    """What a first request takes in this process is not the server's; nor is it of interest whether it is answered."""
+    with suppress(httpx.HTTPError):
+        await client.get("/v1/models", timeout=CONNECT_S)
 
 
 async def _play_in_children(trace: Trace, target: Target, processes: int, on_end: Callable[[], None]) -> Played:
@@ -129,7 +141,7 @@ async def _play_in_children(trace: Trace, target: Target, processes: int, on_end
         try:
             for child in children:
                 await child.ready()
-            begin_ns = Nanos(monotonic_now() + LEAD_NS)
+            begin_ns = Nanos(monotonic_now() + CHILDREN_LEAD_NS)
             played = await asyncio.gather(*(child.play(begin_ns, on_end) for child in children))
         finally:
             for child in children:
