@@ -248,6 +248,7 @@ class Roster:
 
     def givers(self) -> list[tuple[RankView, bool]]:
         """Ranks that may be the source of a transfer, by number; which of them are to stop."""
+        self.lineup()  # takes up renewed views, as it would not know of those that are renewed here
         return [
             (self._view(member), isinstance(member.state, Draining))
             for member in self._members

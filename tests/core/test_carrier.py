@@ -5,7 +5,7 @@ import pytest
 
 from lmpool.core.carrier import PlacementRules
 from lmpool.core.demand import FADE_NS
-from lmpool.core.events import Received
+from lmpool.core.events import Received, Tick
 from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Nanos, Rank, TransferId
 from lmpool.core.messages import Message
 from lmpool.core.messages.transfer import (
@@ -87,6 +87,14 @@ def test_what_only_a_rank_has_that_is_to_stop_goes_to_another() -> None:
     to_target, _ = begun(messages)
     assert isinstance(to_target, PrepareTarget)
     assert (to_target.source, to_target.chain) == (Rank(0), HOT)
+
+
+def test_a_planning_leaves_the_next_route_what_it_knows_of_all_ranks() -> None:
+    plane = ready(RULES, load_of_holder=False)
+    machine = plane.machine  # a plane audits, and so would take the views up itself
+    machine.handle(plane.now, Received(INGRESS, question(1, HOT, TOKENS)))
+    machine.handle(Nanos(plane.now + USUAL.pause_ns), Tick())
+    machine.audit()
 
 
 def test_a_refused_transfer_is_not_repeated_at_once_and_a_failure_is_remembered() -> None:
