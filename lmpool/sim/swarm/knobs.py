@@ -5,11 +5,14 @@ from typing import TypeVar
 
 import attrs
 
+from lmpool.core.carrier import PlacementRules
 from lmpool.core.control import ControlSettings
-from lmpool.core.ids import MILLISECOND, Nanos
+from lmpool.core.ids import MILLISECOND, Nanos, Rank
+from lmpool.core.proposal import USUAL
 from lmpool.core.rates import Rates
 from lmpool.core.route import POLICIES
 from lmpool.core.search import SearchSettings
+from lmpool.core.transfer_price import CurvePoint, Pair, PairCurve, TransferProfile
 
 T = TypeVar("T")
 
@@ -169,7 +172,7 @@ def draw_knobs(seed: int) -> Knobs:
     sequences_max = chance.randint(1, 10)
     search = _search(chance, replicas, block_size)
     report_interval_ns = _span(chance, 10, 300)
-    return Knobs(
+    knobs = Knobs(
         seed=seed,
         events=chance.randint(2_000, 2_600),
         block_size=block_size,
@@ -192,6 +195,10 @@ def draw_knobs(seed: int) -> Knobs:
         faults=_faults(chance),
         transfers=_transfers(Random(f"{seed} transfers")),
     )
+    if not knobs.transfers.ordered:
+        return knobs
+    placement = _placement(Random(f"{seed} placement"), replicas, knobs.transfers.block_ns)
+    return attrs.evolve(knobs, control=attrs.evolve(knobs.control, placement=placement))
 
 
 def _span(chance: Random, least_ms: float, most_ms: float) -> Nanos:
@@ -326,3 +333,27 @@ def _transfers(chance: Random) -> TransferKnobs:
         late=chance.choice((0.0, 0.0, 0.1)),
         late_ns=_span(chance, 10, 3_000),
     )
+
+
+def _placement(chance: Random, replicas: int, block_ns: int) -> PlacementRules | None:
+    """In half of the seeds that have transfers control begins some by itself, and is less choosy than usual."""
+    if chance.random() < 0.5:
+        return None
+    settings = attrs.evolve(
+        USUAL,
+        safety_ratio=chance.choice((0.01, 0.5, 1.5)),
+        blocks_min=1,
+        blocks_max=chance.choice((1, 4, 1_024)),
+        transfers_max=chance.choice((1, 8)),
+        visits_min=chance.choice((1, 2)),
+        pause_ns=_span(chance, 2, 100),
+        chain_pause_ns=_span(chance, 5, 1_000),
+        rank_pause_ns=_span(chance, 1, 200),
+        lease_ns=_span(chance, 5, 1_000),
+        room_share=chance.choice((0.0, USUAL.room_share)),
+    )
+    cost = block_ns * chance.choice((0.1, 1.0, 3.0))
+    point = CurvePoint(1, cost, 2 * cost, cost, 3 * cost)
+    ranks = [Rank(rank) for rank in range(replicas)]
+    pairs = tuple(Pair(source, target) for source in ranks for target in ranks if source != target)
+    return PlacementRules(settings, TransferProfile(1.2, (PairCurve(pairs[0], (point,)),)), pairs)

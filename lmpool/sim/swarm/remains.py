@@ -38,6 +38,9 @@ class Remains:
                     stale=control.state.stale_dropped,
                     blocks_transferred=control.transferred_blocks,
                 )
+                placer = machine._carrier._placer
+                if placer is not None:
+                    self._add(transfers_placed=sum(placer.log.admitted.values()))
                 self.counts.update({f"transfers {name}": count for name, count in control.transfer_outcomes})
                 self.counts.update({f"transfers: {name}": count for name, count in control.state.transfers.refusals})
             case Ingress():
