@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import lmpool
+from lmpool.core.carrier import PlacementRules
 from lmpool.core.control import ControlPlane, ControlSettings
 from lmpool.core.effects import ControlEffect
 from lmpool.core.events import ControlEvent
@@ -16,6 +17,7 @@ from lmpool.io.clock import monotonic_now
 from lmpool.io.driver import Driver
 from lmpool.io.link import LINK_BOUNDS, Identity, LinkEvent, Links, control_address
 from lmpool.io.orders import Beat, ControlOrder, Ready
+from lmpool.io.placement import placement_rules
 from lmpool.io.recording import RecordedPlane, RecordingBegun, RecordingError, open_recording, recording_begun
 from lmpool.io.settings.knob import size_text
 
@@ -28,7 +30,7 @@ SWEEP_HASHES = 4_096
 """About a millisecond of one core."""
 
 
-def _settings(order: ControlOrder) -> ControlSettings:
+def _settings(order: ControlOrder, placement: PlacementRules | None) -> ControlSettings:
     return ControlSettings(
         policy=order.policy,
         replicas=order.replicas,
@@ -41,14 +43,15 @@ def _settings(order: ControlOrder) -> ControlSettings:
         waiting_routes_max=WAITING_ROUTES_MAX,
         sweep_hashes=SWEEP_HASHES,
         decisions_kept=DECISIONS_KEPT,
-        placement=None,
+        placement=placement,
     )
 
 
 async def run_control(order: ControlOrder, channel: ChildEnd) -> None:
-    """Ends when told to drain: nothing lives here that would have to go on."""
+    """Ends when told to drain: nothing lives here that would have to go on. Raises ReplicaError."""
     drain = drain_ordered(channel)
-    settings, began = _settings(order), monotonic_now()
+    rules, placing = placement_rules(order.placement, order.replicas)
+    settings, began = _settings(order, rules), monotonic_now()
     plane = ControlPlane(settings, Epoch(order.epoch), began)
     recorded, facts = _recorded(order, plane, recording_begun(settings, order.epoch, lmpool.__version__, began))
 
@@ -67,7 +70,7 @@ async def run_control(order: ControlOrder, channel: ChildEnd) -> None:
     links = Links(Identity(order.run, peer, os.getuid()), LINK_BOUNDS, hear)
     driver: Driver[ControlEvent, ControlEffect] = Driver(recorded or plane, monotonic_now, perform)
     await links.listen(control_address(order.run_folder), (Role.WORKER, Role.INGRESS))
-    channel.note(Ready(facts))
+    channel.note(Ready((*placing, *facts)))
     beats = asyncio.get_running_loop().create_task(beat())
     try:
         await asyncio.wait((drain, driver.fault), return_when=asyncio.FIRST_COMPLETED)

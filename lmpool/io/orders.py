@@ -42,7 +42,20 @@ class WorkerOrder:
     sequences_max: int
     waiting_requests_max: int
     waiting_tokens_max: int
+    calibration_file: str | None
+    """To be refused if it was made for another model or KV form."""
     log_level: str
+
+
+@attrs.frozen
+class PlacementOrder:
+    """Control may begin transfers by itself."""
+
+    calibration_file: str | None
+    """None: it assumes prices, of the blocks of this model."""
+    model_folder: str
+    block_size: int
+    is_on_cpu: bool
 
 
 @attrs.frozen
@@ -54,6 +67,7 @@ class ControlOrder:
     replicas: int
     wait_max_s: float
     """Longest predicted wait before a request is told that the server is busy."""
+    placement: PlacementOrder | None
     record_file: str | None
     """Its events are recorded to this file, with the epoch as a suffix."""
     record_bytes_max: int

@@ -20,6 +20,7 @@ from lmpool.io.driver import Driver
 from lmpool.io.link import LINK_BOUNDS, Identity, LinkEvent, Links, control_address, worker_address
 from lmpool.io.log import get_log
 from lmpool.io.orders import Beat, Drain, Progress, Ready, WorkerOrder
+from lmpool.io.placement import check_calibration
 from lmpool.io.runner_thread import RunnerThread, StepEvent
 
 LoadReplica: TypeAlias = Callable[[WorkerOrder, Callable[[str], None]], Replica]
@@ -44,6 +45,7 @@ async def run_worker(order: WorkerOrder, channel: ChildEnd, load_replica: LoadRe
 
     def load() -> Replica:
         replica = load_replica(order, lambda text: channel.note(Progress(text)))
+        check_calibration(order.calibration_file, replica.identity)
         if replica.steps_in_flight_max == 1:
             _yield_cores()
         return replica

@@ -52,7 +52,7 @@ class TransferRig:
     def _order(self, name: str) -> Order:
         if name == "control":
             folder = str(self._folder)
-            return ControlOrder("run-1", folder, self._epoch, "default", 2, 60.0, None, 1 << 20, "info")
+            return ControlOrder("run-1", folder, self._epoch, "default", 2, 60.0, None, None, 1 << 20, "info")
         return worker_order(self._folder, self._model, int(name[-1]), self._epoch, KV_BLOCKS)
 
     def _launch(self, name: str, order: Order) -> None:

@@ -43,7 +43,7 @@ class Rig:
         listener.listen(2048)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         folder = str(self.run_folder)
-        control = ControlOrder(RUN, folder, 1, "default", REPLICAS + 1, 60.0, None, 1 << 20, self._log_level)
+        control = ControlOrder(RUN, folder, 1, "default", REPLICAS + 1, 60.0, None, None, 1 << 20, self._log_level)
         ready = [self._launch("control", control, ())]
         ready += [self._launch(f"worker {rank}", self._worker(rank), ()) for rank in range(REPLICAS)]
         await asyncio.wait_for(asyncio.gather(*ready), WAIT_S)
@@ -85,6 +85,7 @@ class Rig:
             sequences_max=32,
             waiting_requests_max=256,
             waiting_tokens_max=1 << 20,
+            calibration_file=None,
             log_level=self._log_level,
         )
 

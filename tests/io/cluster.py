@@ -69,6 +69,7 @@ def worker_order(run_folder: Path, model: Path, rank: int, epoch: int, kv_blocks
         sequences_max=16,
         waiting_requests_max=256,
         waiting_tokens_max=1 << 20,
+        calibration_file=None,
         log_level="info",
     )
 
@@ -281,7 +282,7 @@ class Cluster:
         self.ingress = ScriptedIngress(run_folder, 2)
 
     def start_control(self, epoch: int) -> Life:
-        order = ControlOrder("run-1", str(self.run_folder), epoch, "default", 2, 60.0, None, 1 << 20, "info")
+        order = ControlOrder("run-1", str(self.run_folder), epoch, "default", 2, 60.0, None, None, 1 << 20, "info")
         return self._start(lambda channel: run_control(order, channel))
 
     def start_worker(self, rank: int, epoch: int) -> Life:

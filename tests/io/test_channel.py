@@ -16,6 +16,7 @@ from lmpool.io.orders import (
     IngressOrder,
     Notice,
     Order,
+    PlacementOrder,
     Prepared,
     PrepareOrder,
     Progress,
@@ -41,6 +42,7 @@ WORKER = WorkerOrder(
     sequences_max=16,
     waiting_requests_max=64,
     waiting_tokens_max=65536,
+    calibration_file="/models/calibration.json",
     log_level="info",
 )
 ORDERS: tuple[Order | Drain, ...] = (
@@ -53,6 +55,7 @@ ORDERS: tuple[Order | Drain, ...] = (
         policy="default",
         replicas=2,
         wait_max_s=30.0,
+        placement=PlacementOrder("/models/calibration.json", "/models/tiny", 16, is_on_cpu=True),
         record_file="/tmp/recording",
         record_bytes_max=1 << 26,
         log_level="info",

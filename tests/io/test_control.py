@@ -11,7 +11,7 @@ from tests.io.loops import Run, on_both_loops
 
 
 def start(folder: Path) -> Life:
-    order = ControlOrder("run-1", str(folder), 1, "default", 2, 60.0, None, 1 << 20, "info")
+    order = ControlOrder("run-1", str(folder), 1, "default", 2, 60.0, None, None, 1 << 20, "info")
     return Life(lambda channel: run_control(order, channel))
 
 

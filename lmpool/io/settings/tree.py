@@ -141,6 +141,19 @@ class RoutingSettings:
         "longest predicted wait for a replica before a request is told that all are busy",
         "clients commonly give up after a minute",
     )
+    placement: str = _knob(
+        "off",
+        one_of("auto", "off"),
+        "auto: KV blocks are copied between replicas, for requests and before them, where that saves more time than "
+        "it takes; on CPU only",
+        "off, as it is not shown yet on which loads it pays",
+    )
+    calibration: Path | None = _knob(  # noqa: RUF009
+        None,
+        Pathname("a file that lmpool calibrate has written"),
+        "file of lmpool calibrate, made for this model and as many replicas, by which such copies are priced",
+        "without it prices begin as assumptions, on the dear side; what copies really take corrects both",
+    )
     record_control: Path | None = _knob(  # noqa: RUF009
         None,
         Pathname("a file that is not there yet, in a folder that may be written"),
@@ -302,6 +315,8 @@ def contradiction(settings: Settings) -> Contradiction | None:
     if length is not None and length > batch.waiting_tokens:
         what = "the longest allowed prompt could never wait, and would always be refused"
         return Contradiction(("max_model_len", "waiting_tokens"), what)
+    if settings.routing.calibration is not None and settings.routing.placement == "off":
+        return Contradiction(("placement", "calibration"), "nothing is priced by it where nothing is placed")
     if supervision.restart_pause_seconds > supervision.restart_pause_max_seconds:
         return Contradiction(
             ("restart_pause_seconds", "restart_pause_max_seconds"), "the first pause is longer than the longest"

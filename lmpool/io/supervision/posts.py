@@ -8,7 +8,7 @@ import attrs
 
 from lmpool.core.ids import Epoch
 from lmpool.core.route import POLICIES
-from lmpool.io.orders import ControlOrder, IngressOrder, WorkerOrder
+from lmpool.io.orders import ControlOrder, IngressOrder, PlacementOrder, WorkerOrder
 from lmpool.io.settings.tree import Settings
 from lmpool.io.supervision.child_process import python_path
 from lmpool.io.supervision.keeper import Post
@@ -109,11 +109,27 @@ def worker_post(run: Run, rank: int, environment: Mapping[str, str]) -> Post:
             sequences_max=batch.sequences,
             waiting_requests_max=batch.waiting_requests,
             waiting_tokens_max=batch.waiting_tokens,
+            calibration_file=_calibration_file(run.settings),
             log_level=run.settings.log.log_level,
         )
 
     threads = dict.fromkeys(THREAD_VARIABLES, str(run.scale.threads))
     return Post(f"worker {rank}", order, python_path({**MALLOC, **environment, **threads}), (), run.program)
+
+
+def _calibration_file(settings: Settings) -> str | None:
+    path = settings.routing.calibration
+    return None if path is None else os.path.abspath(path)
+
+
+def _placement_order(run: Run, environment: Mapping[str, str]) -> PlacementOrder:
+    device = run.settings.model.device
+    return PlacementOrder(
+        calibration_file=_calibration_file(run.settings),
+        model_folder=str(run.model_folder),
+        block_size=run.settings.pool.block_size,
+        is_on_cpu=device == "cpu" or (device == "auto" and not gpus(environment)),
+    )
 
 
 def control_post(run: Run, environment: Mapping[str, str]) -> Post:
@@ -127,6 +143,7 @@ def control_post(run: Run, environment: Mapping[str, str]) -> Post:
             policy=routing.policy,
             replicas=run.scale.replicas,
             wait_max_s=routing.wait_max_seconds,
+            placement=_placement_order(run, environment) if routing.placement == "auto" else None,
             record_file=None if routing.record_control is None else os.path.abspath(routing.record_control),
             record_bytes_max=routing.record_control_size,
             log_level=run.settings.log.log_level,

@@ -1,0 +1,92 @@
+"""By which prices, and between which replicas, control may place blocks: what is ordered, as its machine takes it."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from lmpool.core.carrier import PlacementRules
+from lmpool.core.ids import Rank
+from lmpool.core.plan import ReplicaError
+from lmpool.core.prefix import ModelIdentity
+from lmpool.core.proposal import USUAL
+from lmpool.core.transfer_price import Pair, TransferProfile, assumed_profile
+from lmpool.io.calibration import (
+    Calibration,
+    CalibrationError,
+    check_model,
+    check_pairs,
+    read_calibration,
+    transfer_profile,
+)
+from lmpool.io.orders import PlacementOrder
+from lmpool.io.topology import RankPair, all_pairs
+
+READ_PATH = "shm"
+"""By which a worker reads another's pool, as calibration files call it. There is no other yet."""
+NUMBER_BYTES_MOST = 4
+"""Of a number in the KV cache: a price that assumes too many bytes is too high, which does no harm."""
+
+
+def placement_rules(order: PlacementOrder | None, replicas: int) -> tuple[PlacementRules | None, tuple[str, ...]]:
+    """None where it is off, or no replica can read another's blocks. With lines that tell it. Raises ReplicaError."""
+    if order is None:
+        return None, ()
+    pairs = all_pairs(replicas) if order.is_on_cpu else ()
+    if not pairs:
+        why = "there is one replica" if order.is_on_cpu else "replicas on CUDA cannot read each other's blocks yet"
+        return None, (f"no placement: {why}",)
+    profile, prices = _profile(order, pairs)
+    rules = PlacementRules(USUAL, profile, tuple(Pair(Rank(source), Rank(target)) for source, target in pairs))
+    return rules, (f"placement of blocks, by {prices}",)
+
+
+def _profile(order: PlacementOrder, pairs: tuple[RankPair, ...]) -> tuple[TransferProfile, str]:
+    file = order.calibration_file
+    if file is None:
+        return assumed_profile(block_bytes_most(Path(order.model_folder), order.block_size)), "assumed prices"
+    calibration = _calibration(file)
+    try:
+        check_pairs(calibration, pairs)
+    except CalibrationError as error:
+        raise _refusal(error) from error
+    foreign = dict.fromkeys(pair.path for pair in calibration.pairs if pair.path != READ_PATH)
+    if foreign:
+        raise _refusal(f"{file} has pairs by {', '.join(foreign)}, which workers cannot use yet")
+    return transfer_profile(calibration), f"the prices of {file}"
+
+
+def check_calibration(file: str | None, identity: ModelIdentity) -> None:
+    """Raises ReplicaError if it was made for another model or KV form, which gives the bytes of a block as well."""
+    if file is not None:
+        calibration = _calibration(file)
+        try:
+            check_model(calibration, identity, calibration.block_bytes)
+        except CalibrationError as error:
+            raise _refusal(error) from error
+
+
+def _calibration(file: str) -> Calibration:
+    try:
+        return read_calibration(Path(file))
+    except CalibrationError as error:
+        raise _refusal(error) from error
+
+
+def _refusal(why: CalibrationError | str) -> ReplicaError:
+    return ReplicaError(str(why), "or start without --calibration")
+
+
+def block_bytes_most(model_folder: Path, block_size: int) -> int:
+    """By the shape in the model's config.json. Raises ReplicaError."""
+    file = model_folder / "config.json"
+    try:
+        config: Any = orjson.loads(file.read_bytes())
+        config = config.get("text_config", config)
+        heads = config["num_attention_heads"]
+        kv_heads = config.get("num_key_value_heads") or heads
+        width = config.get("head_dim") or config["hidden_size"] // heads
+        return int(config["num_hidden_layers"] * 2 * block_size * kv_heads * width * NUMBER_BYTES_MOST)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"no transfer can be priced, as {file} does not tell how large a KV block is"
+        raise ReplicaError(what, "give --calibration, or --placement off") from error
