@@ -3,7 +3,8 @@
 A choice is fed chunks in order; what it yields for a stream, joined, is what it yields as a whole.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, Protocol
 
 import attrs
@@ -133,24 +134,39 @@ def whole_document(form: Form, head: Head, choices: Sequence[dict[str, Any]], us
     return orjson.dumps(_document(form.whole, head, choices) | {"usage": usage.document()})
 
 
+class Counts(Enum):
+    """Which events of a stream have counts."""
+
+    NONE = "none"
+    LAST = "last"
+    """One of its own, without choices; the others have `usage: null`."""
+    EACH = "each"
+    """That one, and so far in every other."""
+
+
 class Events:
-    """The events of one stream, ready to be sent. With `wants_usage` all have `usage`, and only the last has counts."""
+    """The events of one stream, ready to be sent. `usage` tells the counts so far."""
 
-    __slots__ = ("_extra", "_form", "_head")
+    __slots__ = ("_counts", "_form", "_head", "_usage")
 
-    def __init__(self, form: Form, head: Head, *, wants_usage: bool) -> None:
+    def __init__(self, form: Form, head: Head, counts: Counts, usage: Callable[[], Usage]) -> None:
         self._form = form
         self._head = head
-        self._extra: dict[str, Any] = {"usage": None} if wants_usage else {}
+        self._counts = counts
+        self._usage = usage
 
     def of_choice(self, entry: dict[str, Any]) -> bytes:
-        return event(orjson.dumps(_document(self._form.event, self._head, [entry]) | self._extra))
+        document = _document(self._form.event, self._head, [entry])
+        if self._counts is not Counts.NONE:
+            document["usage"] = self._usage().document() if self._counts is Counts.EACH else None
+        return event(orjson.dumps(document))
 
-    def end(self, usage: Usage) -> bytes:
+    def end(self) -> bytes:
         """Counts, if wanted, and the end mark."""
-        if not self._extra:
+        if self._counts is Counts.NONE:
             return DONE
-        return event(orjson.dumps(_document(self._form.event, self._head, []) | {"usage": usage.document()})) + DONE
+        document = _document(self._form.event, self._head, []) | {"usage": self._usage().document()}
+        return event(orjson.dumps(document)) + DONE
 
 
 def event(data: bytes) -> bytes:

@@ -7,12 +7,12 @@ import attrs
 
 from lmpool.core.ids import Nanos
 from lmpool.io.generation import Chat, GenerationRequest, Prompt, SamplingParams
-from lmpool.io.http.answers import CHAT, COMPLETION, ChatChoice, Choice, CompletionChoice, Form
+from lmpool.io.http.answers import CHAT, COMPLETION, ChatChoice, Choice, CompletionChoice, Counts, Form
 from lmpool.io.http.fields import Body, wrong_value
 from lmpool.io.http.gate import Caller
 from lmpool.io.http.headers import Wishes
 from lmpool.io.http.prompts import read_messages, read_prompts, require_template
-from lmpool.io.http.sampling import or_default, read_sampling, read_wants_usage, refuse_unsupported
+from lmpool.io.http.sampling import or_default, read_counts, read_sampling, refuse_unsupported
 from lmpool.io.http.schema import CHAT_FIELDS, COMPLETION_FIELDS, KNOWN_ELSEWHERE, OUTPUT_TOKENS_DEFAULT
 from lmpool.io.http.service import Context, served_name
 
@@ -33,7 +33,8 @@ class Asked:
     requests: tuple[GenerationRequest, ...]
     """One a prompt; all with the same sampling."""
     is_stream: bool
-    wants_usage: bool
+    counts: Counts
+    """Of a stream."""
     ignored: int
     """Fields that nobody knows."""
 
@@ -97,7 +98,7 @@ def _asked(
         model=model,
         requests=requests,
         is_stream=body.flag("stream"),
-        wants_usage=read_wants_usage(body),
+        counts=read_counts(body),
         ignored=len([name for name in body.unknown() if name not in KNOWN_ELSEWHERE]),
     )
 

@@ -124,10 +124,10 @@ class Answering:
 
     async def _stream(self, chunks: AsyncIterator[tuple[int, Chunk]]) -> None:
         choices = self._asked.new_choices()
-        events = Events(self._asked.form, self._head, wants_usage=self._asked.wants_usage)
+        events = Events(self._asked.form, self._head, self._asked.counts, self._tally.usage)
         async for prompt, chunk in chunks:
             self._tally.count(prompt, chunk)
             entries = choices[prompt * self._asked.choices + chunk.choice].events(chunk)
             if entries:
                 await self._reply.events(b"".join(map(events.of_choice, entries)), self._tally.request_words())
-        await self._reply.end(events.end(self._tally.usage()))
+        await self._reply.end(events.end())

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from lmpool.core.limits import LOGIT_BIAS_MAX, STOP_STRING_CHARACTERS_MAX
 from lmpool.io.generation import SamplingParams
+from lmpool.io.http.answers import Counts
 from lmpool.io.http.errors import ApiError, Code
 from lmpool.io.http.fields import Body, Kind, wrong_type, wrong_value
 from lmpool.io.http.schema import UNSUPPORTED_FIELDS
@@ -40,15 +41,23 @@ def or_default(value: T | None, default: T) -> T:
     return default if value is None else value
 
 
-def read_wants_usage(body: Body) -> bool:
+def read_counts(body: Body) -> Counts:
+    """Those of every event are only told with those of the last."""
     options = body.raw("stream_options")
     if options is None:
-        return False
+        return Counts.NONE
     if not isinstance(options, dict):
         wrong_type("stream_options", Kind.OBJECT, options)
-    wanted = options.get("include_usage")
+    wishes = [_option(options, name) for name in ("include_usage", "continuous_usage_stats")]
+    if not wishes[0]:
+        return Counts.NONE
+    return Counts.EACH if wishes[1] else Counts.LAST
+
+
+def _option(options: Mapping[str, Any], name: str) -> bool:
+    wanted = options.get(name)
     if wanted is not None and type(wanted) is not bool:
-        wrong_type("stream_options.include_usage", Kind.FLAG, wanted)
+        wrong_type(f"stream_options.{name}", Kind.FLAG, wanted)
     return wanted is True
 
 

@@ -45,7 +45,14 @@ SAMPLING_FIELDS = (
     Field("stop_token_ids", Kind.TOKENS, 0, STOP_TOKENS_MAX, "[]", "Tokens that end an answer."),
     Field("ignore_eos", Kind.FLAG, None, None, "false", "The model's own end tokens do not end an answer."),
     Field("stream", Kind.FLAG, None, None, "false", "Server-sent events."),
-    Field("stream_options", Kind.OBJECT, None, None, "{}", "`include_usage`: one last event with the counts."),
+    Field(
+        "stream_options",
+        Kind.OBJECT,
+        None,
+        None,
+        "{}",
+        "`include_usage`: one last event with the counts; with `continuous_usage_stats` also counts so far in each.",
+    ),
     Field("cache_salt", Kind.TEXT, 1, LABEL_BYTES_MAX, "none", "Shares cached prefixes only under the same salt."),
 )
 """Of both generation endpoints."""

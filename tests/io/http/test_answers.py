@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lmpool.core.ids import Epoch, Nanos, RequestId
 from lmpool.io.generation import Chunk, FinishReason, NamedLogprob, ScoredToken
-from lmpool.io.http.answers import CHAT, COMPLETION, ChatChoice, CompletionChoice, Events, Head, Usage
+from lmpool.io.http.answers import CHAT, COMPLETION, ChatChoice, CompletionChoice, Counts, Events, Head, Usage
 from lmpool.io.http.logprobs import LEAST
 
 HEAD = Head("chatcmpl-1", 7, "tiny")
@@ -117,12 +117,12 @@ def content_of(event: bytes) -> Any:
 
 def test_b01_counts_come_once_and_only_if_wanted() -> None:
     entry = {"index": 0, "text": "a", "logprobs": None, "finish_reason": None}
-    plain = Events(COMPLETION, HEAD, wants_usage=False)
+    plain = Events(COMPLETION, HEAD, Counts.NONE, lambda: USAGE)
     assert "usage" not in content_of(plain.of_choice(entry))
-    assert plain.end(USAGE) == b"data: [DONE]\n\n"
-    counted = Events(CHAT, HEAD, wants_usage=True)
+    assert plain.end() == b"data: [DONE]\n\n"
+    counted = Events(CHAT, HEAD, Counts.LAST, lambda: USAGE)
     assert content_of(counted.of_choice(entry))["usage"] is None
-    counts, done, rest = counted.end(USAGE).split(b"\n\n")
+    counts, done, rest = counted.end().split(b"\n\n")
     assert content_of(counts + b"\n\n") == {
         "id": "chatcmpl-1",
         "object": "chat.completion.chunk",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lmpool.io.http.errors import ApiError, Code
 from lmpool.io.http.fields import Body, parse_object
 from lmpool.io.http.prompts import read_messages, read_prompts
-from lmpool.io.http.sampling import read_sampling, read_wants_usage, refuse_unsupported
+from lmpool.io.http.sampling import read_counts, read_sampling, refuse_unsupported
 from lmpool.io.http.schema import CHAT_FIELDS, COMPLETION_FIELDS
 
 VOCABULARY = 300
@@ -42,7 +42,7 @@ def refused(**content: Any) -> tuple[Code, str | None]:
     """Code and param with which sampling fields are refused."""
     body = completion(**content)
     with pytest.raises(ApiError) as caught:
-        (body.text("cache_salt"), read_wants_usage(body), read_sampling(body, VOCABULARY))
+        (body.text("cache_salt"), read_counts(body), read_sampling(body, VOCABULARY))
     return caught.value.code, caught.value.param
 
 
@@ -64,6 +64,7 @@ def refused(**content: Any) -> tuple[Code, str | None]:
         ("logit_bias", {"7": "1"}, "logit_bias['7']"),
         ("stream_options", True, "stream_options"),
         ("stream_options", {"include_usage": 1}, "stream_options.include_usage"),
+        ("stream_options", {"continuous_usage_stats": 1}, "stream_options.continuous_usage_stats"),
         ("seed", 1.5, "seed"),
     ],
 )

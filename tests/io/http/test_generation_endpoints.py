@@ -90,6 +90,25 @@ async def test_b01_counts_come_once_and_only_if_wanted(
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+async def test_counts_so_far_are_in_every_event_if_wanted(client: httpx.AsyncClient, path: str) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *events, done = events_of((await post(client, path, stream=True, stream_options=options)).text)
+    assert done == "[DONE]"
+    counted = [event["usage"]["completion_tokens"] for event in events]
+    assert counted == sorted(counted)
+    assert events[-1]["usage"] == USAGE
+    assert events[-1]["choices"] == []
+    # no event counts tokens of a later one
+    assert counted[0] < counted[-1]
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+async def test_counts_of_every_event_come_only_with_those_of_the_last(client: httpx.AsyncClient, path: str) -> None:
+    body = (await post(client, path, stream=True, stream_options={"continuous_usage_stats": True})).text
+    assert not any("usage" in event for event in events_of(body)[:-1])
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
 async def test_b08_one_reason_a_choice_on_its_last_event(client: httpx.AsyncClient, path: str) -> None:
     *events, _ = events_of((await post(client, path, stream=True, n=2)).text)
     for index in (0, 1):
