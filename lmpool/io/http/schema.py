@@ -51,7 +51,7 @@ SAMPLING_FIELDS = (
         None,
         None,
         "{}",
-        "`include_usage`: one last event with the counts; with `continuous_usage_stats` also counts so far in each.",
+        "`include_usage`: one last event with counts; `continuous_usage_stats`: counts so far in each.",
     ),
     Field("cache_salt", Kind.TEXT, 1, LABEL_BYTES_MAX, "none", "Shares cached prefixes only under the same salt."),
 )
