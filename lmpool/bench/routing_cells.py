@@ -12,6 +12,7 @@ import attrs
 
 from lmpool.core.ids import SECOND, Nanos, Rank
 from lmpool.core.limits import DECISIONS_KEPT
+from lmpool.sim.copy_time import assumed_copies
 from lmpool.sim.prompts import Prompts
 from lmpool.sim.rack import BEGIN_NS, RackSettings
 from lmpool.sim.replay import Replay, make_prompts
@@ -60,6 +61,7 @@ class Cell:
             step_tokens=2_048,
             sequences=256,
             rates=named_rates(ACCELERATOR_DEFAULT),
+            copies=assumed_copies(self.block_size),
             slow=self.slow,
             cold=self.cold,
             streak_max=10_000,

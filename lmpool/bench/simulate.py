@@ -19,6 +19,7 @@ from lmpool.core.ids import SECOND, Nanos, Rank
 from lmpool.core.limits import BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, DECISIONS_KEPT, RANKS_MAX
 from lmpool.core.route import POLICIES
 from lmpool.sim.bounds import bounds
+from lmpool.sim.copy_time import assumed_copies
 from lmpool.sim.prompts import Prompts
 from lmpool.sim.rack import RackSettings
 from lmpool.sim.replay import Replay, make_prompts
@@ -168,6 +169,7 @@ def _rack(given: argparse.Namespace, trace: Trace) -> RackSettings:
         step_tokens=given.step_tokens,
         sequences=given.sequences,
         rates=rates,
+        copies=assumed_copies(block_size),
         slow=tuple(_by_rank(given, "--slow", text) for text in given.slow),
         cold=tuple(
             (rank, Nanos(round(after_s * SECOND)))

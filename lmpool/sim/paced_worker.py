@@ -1,22 +1,36 @@
-"""A worker machine with a device that computes nothing and takes as long as the rates say.
+"""A worker machine with a device that computes and copies nothing, and takes as long as the rates say.
 
-To its node it is a machine whose deadlines include the ends of steps. A run of steps that only decode and end nothing
-(a streak) is one event, unless somebody else's event comes in between: then the machine is told first of the steps
-that have ended by then. So every event finds the machine as single steps would have left it.
+To its node it is a machine whose deadlines include the ends of steps and copies. A run of steps that only decode and
+end nothing (a streak) is one event, unless somebody else's event comes in between: then the machine is told first of
+the steps that have ended by then. So every event finds the machine as single steps would have left it.
 """
 
 from collections.abc import Sequence
+from typing import assert_never
 
 import attrs
 
-from lmpool.core.effects import CancelCopy, CopyBlocks, RunStep, Send, SendBlocks, WorkerEffect
-from lmpool.core.events import StepCompleted, StepsCompleted, Tick, WorkerEvent
-from lmpool.core.ids import Nanos, Slot
+from lmpool.core.effects import CancelCopy, CopyBlocks, CopyEffect, RunStep, Send, SendBlocks, WorkerEffect
+from lmpool.core.events import (
+    BlocksCopied,
+    BlocksSent,
+    CopyEvent,
+    CopyFailed,
+    SendFailed,
+    StepCompleted,
+    StepsCompleted,
+    Tick,
+    WorkerEvent,
+)
+from lmpool.core.ids import Nanos, Slot, TransferId
 from lmpool.core.plan import BatchPlan, StepResult
 from lmpool.core.rates import Rates
 from lmpool.core.worker import Worker
+from lmpool.sim.copy_time import CopyRates, copy_ns
 from lmpool.sim.prompts import filler
 from lmpool.sim.trace import END_TOKEN
+
+OFF = "it is off"
 
 
 @attrs.define
@@ -28,17 +42,40 @@ class _Streak:
     ends_ns: list[Nanos]
 
 
+@attrs.frozen
+class _Copy:
+    """A copy or a sending that is not over."""
+
+    ends_ns: Nanos
+    answer: CopyEvent
+
+
 class PacedWorker:
     """A `core.machine.Machine`. Requests carry their number in the trace as seed, so that their length is known here
     and nowhere else."""
 
-    __slots__ = ("_answers", "_last_inputs", "_outputs", "_rates", "_running", "_streak_max", "events", "worker")
+    __slots__ = (
+        "_answers",
+        "_copies",
+        "_copy_rates",
+        "_last_inputs",
+        "_outputs",
+        "_rates",
+        "_running",
+        "_streak_max",
+        "events",
+        "worker",
+    )
 
-    def __init__(self, worker: Worker, rates: Rates, outputs: Sequence[int], streak_max: int) -> None:
-        """`rates`: what steps really take. `outputs`: tokens of each request's answer. `streak_max`: 1 for single
-        steps."""
+    def __init__(
+        self, worker: Worker, rates: Rates, copy_rates: CopyRates, outputs: Sequence[int], streak_max: int
+    ) -> None:
+        """`rates`, `copy_rates`: what steps and copies really take. `outputs`: tokens of each request's answer.
+        `streak_max`: 1 for single steps."""
         self.worker = worker
         self._rates = rates
+        self._copy_rates = copy_rates
+        self._copies: dict[TransferId, _Copy] = {}
         self._outputs = outputs
         self._streak_max = streak_max
         self.events = 0
@@ -61,10 +98,12 @@ class PacedWorker:
 
     def next_deadline(self) -> Nanos:
         deadline = self.worker.next_deadline()
-        return min(deadline, self._running.ends_ns[-1]) if self._running is not None else deadline
+        if self._running is not None:
+            deadline = min(deadline, self._running.ends_ns[-1])
+        return min(deadline, *[copy.ends_ns for copy in self._copies.values()]) if self._copies else deadline
 
     def _elapse(self, now: Nanos, sends: list[Send]) -> None:
-        """Steps that have ended by now."""
+        """Steps and copies that have ended by now; no copy ends before now, as its end is a deadline."""
         while self._running is not None and self._running.ends_ns[0] <= now:
             running, self._running = self._running, None
             ends_ns = running.ends_ns
@@ -74,6 +113,11 @@ class PacedWorker:
                 ended = tuple([end_ns for end_ns in ends_ns if end_ns <= now])
                 tokens = tuple([(token,) * len(ended) for token in running.result.tokens])
                 self._tell(ended[-1], StepsCompleted(ended, tokens), sends)
+        if self._copies:
+            for transfer, copy in list(self._copies.items()):
+                if copy.ends_ns <= now:
+                    del self._copies[transfer]
+                    self._tell(now, copy.answer, sends)
 
     def _tell(self, now: Nanos, event: WorkerEvent, sends: list[Send]) -> None:
         self.events += 1
@@ -85,7 +129,28 @@ class PacedWorker:
                 case Send():
                     sends.append(effect)
                 case CopyBlocks() | SendBlocks() | CancelCopy():
-                    raise AssertionError("no rack orders transfers")
+                    self._copy(now, effect)
+
+    def _copy(self, now: Nanos, effect: CopyEffect) -> None:
+        """What is off ends at once, but in an event of its own. Both ends of a transfer last as long."""
+        transfer = effect.transfer
+        match effect:
+            case CopyBlocks(target_blocks=blocks):
+                ends_ns = Nanos(now + copy_ns(self._copy_rates, len(blocks)))
+                self._copies[transfer] = _Copy(
+                    ends_ns, BlocksCopied(transfer, len(blocks), len(blocks) * self._copy_rates.block_bytes)
+                )
+            case SendBlocks(blocks=blocks):
+                ends_ns = Nanos(now + copy_ns(self._copy_rates, len(blocks)))
+                self._copies[transfer] = _Copy(ends_ns, BlocksSent(transfer))
+            case CancelCopy():
+                copy = self._copies.get(transfer)
+                if copy is not None:
+                    is_sending = isinstance(copy.answer, BlocksSent | SendFailed)
+                    answer = SendFailed(transfer, OFF) if is_sending else CopyFailed(transfer, OFF)
+                    self._copies[transfer] = _Copy(Nanos(now + 1), answer)
+            case _:
+                assert_never(effect)
 
     def _launch(self, now: Nanos, plan: BatchPlan) -> None:
         assert self._running is None, "one step at a time"

@@ -6,12 +6,14 @@ import attrs
 
 from lmpool.core.control import ControlPlane, ControlSettings
 from lmpool.core.effects import Send
-from lmpool.core.events import Received
+from lmpool.core.events import Received, Tick
 from lmpool.core.ids import MILLISECOND, SECOND, BlockHash, Epoch, Nanos, Peer, Rank, Role
 from lmpool.core.messages.ingress_control import Decision, DecisionsAsked, DecisionsReported
+from lmpool.core.messages.transfer import TransferAsked, TransferDecided
 from lmpool.core.prefix import ModelIdentity, namespace_base, namespace_digest
 from lmpool.core.rates import Rates
 from lmpool.core.worker import Worker, WorkerSettings
+from lmpool.sim.copy_time import CopyRates
 from lmpool.sim.node import End, Node, connect
 from lmpool.sim.paced_worker import PacedWorker
 from lmpool.sim.step_time import slowed
@@ -36,6 +38,7 @@ class RackSettings:
     step_tokens: int
     sequences: int
     rates: Rates
+    copies: CopyRates
     slow: tuple[tuple[Rank, float], ...]
     """Ranks that take so many times as long for every step, and know it."""
     cold: tuple[tuple[Rank, Nanos], ...]
@@ -76,11 +79,23 @@ class Rack:
         settings = self._settings
         rates = slowed(settings.rates, dict(settings.slow).get(rank, 1.0))
         machine = Worker(_worker_settings(settings, rank, rates), self.timeline.now)
-        worker = PacedWorker(machine, rates, self._outputs, settings.streak_max)
+        worker = PacedWorker(machine, rates, settings.copies, self._outputs, settings.streak_max)
         node = Node(self.timeline, Peer(Role.WORKER, rank, EPOCH), worker, _nothing_else)
         self.workers.append(worker)
         connect(self.timeline, node, self._control, _latency)
         connect(self.timeline, node, ingress, _latency)
+
+    def order(self, asked: TransferAsked) -> TransferDecided:
+        """As an operator would, who is answered at once."""
+        answers: list[TransferDecided] = []
+        for effect in self.control.handle(self.timeline.now, Received(INGRESS, asked)):
+            if isinstance(effect.message, TransferDecided):
+                answers.append(effect.message)
+            else:
+                self._control.send(effect.peer, effect.message)
+        self._control.feed(Tick())  # which also sets its alarm
+        (answer,) = answers
+        return answer
 
     def decisions(self, limit: int) -> tuple[Decision, ...]:
         """The newest, newest first."""

@@ -4,10 +4,12 @@ import attrs
 
 from lmpool.core.ids import MILLISECOND, SECOND, Nanos
 from lmpool.core.rates import Rates
+from lmpool.sim.copy_time import CopyRates
 from lmpool.sim.rack import RackSettings
 from lmpool.sim.trace import Part, Trace, TraceRequest
 
 RATES = Rates(step=5e6, prefill=2e4, prefill_context=1.0, decode=1e4, decode_context=20.0)
+COPIES = CopyRates(begin=3e6, block=1e5, block_bytes=1 << 20)
 RACK = RackSettings(
     replicas=3,
     kv_blocks=200,
@@ -15,6 +17,7 @@ RACK = RackSettings(
     step_tokens=128,
     sequences=16,
     rates=RATES,
+    copies=COPIES,
     slow=(),
     cold=(),
     streak_max=1_000,

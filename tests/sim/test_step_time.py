@@ -7,6 +7,7 @@ import pytest
 
 from lmpool.core.rates import Rates
 from lmpool.core.step_cost import StepWork, predict
+from lmpool.sim.copy_time import assumed_copies
 from lmpool.sim.step_time import (
     ACCELERATOR_DEFAULT,
     ACCELERATORS,
@@ -35,6 +36,17 @@ def test_the_rates_of_the_page_follow_from_its_facts_and_are_those_of_the_code()
         calculated = _calculate(row["arithmetic"], facts)
         assert calculated == pytest.approx(float(row["ns"]), rel=1e-4)
         assert calculated == pytest.approx(getattr(rates, row["rate"]), rel=1e-12)
+
+
+def test_the_copy_rates_of_the_page_follow_from_its_facts_and_are_those_of_the_code() -> None:
+    facts = {row["fact"]: float(row["value"]) for row in read_rows(PAGE, "Copies")}
+    assert facts["token_bytes"] == ACCELERATORS[ACCELERATOR_DEFAULT][1].kv_bytes
+    rows = read_rows(PAGE, "Copy rates")
+    assert sorted({row["rate"] for row in rows}) == ["begin", "block"]
+    for row in rows:
+        calculated = _calculate(row["arithmetic"], {**facts, "block_size": float(row["block_size"])})
+        assert calculated == pytest.approx(float(row["ns"]), rel=1e-5)
+        assert calculated == pytest.approx(getattr(assumed_copies(int(row["block_size"])), row["rate"]), rel=1e-12)
 
 
 def test_the_worked_steps_of_the_page_are_so() -> None:
