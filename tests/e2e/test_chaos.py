@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lmpool.bench.chaos_server import ChaosServer
+from lmpool.bench.chaos.server import ChaosServer
 from tests.e2e.server import ROOT, moments
 
 CHAOS = (sys.executable, "-m", "lmpool.bench.chaos")

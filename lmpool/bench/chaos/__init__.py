@@ -1,0 +1,1 @@
+"""A server under load whose processes are killed, stopped and started again, and what became of every request."""
