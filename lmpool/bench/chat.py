@@ -131,6 +131,8 @@ def _parser() -> argparse.ArgumentParser:
 def _target(given: argparse.Namespace) -> Target:
     """Raises ClientError."""
     key = os.environ.get("OPENAI_API_KEY") if given.api_key_file is None else operator_key(given.api_key_file)
+    if not given.url.startswith(("http://", "https://")):
+        raise ClientError(f"{given.url!r} is no address of a server; it looks like http://127.0.0.1:8000")
     model = given.model
     if model is None:
         models = fetch_document(given.url, "/v1/models", key)

@@ -40,6 +40,7 @@ def test_two_cold_runs_reuse_what_their_traces_allow_and_no_more(
         assert run["cache"]["source"] == "metrics of lmpool"
         assert 0.3 < run["cache"]["reuse"] <= run["sharing"][0]["tokens"] + 0.03
         assert not run["cache"]["doubts"]
+        assert run["figures"]["itl_per"] == "token"
         assert run["figures"]["successes"] == run["input"]["requests"]
 
 

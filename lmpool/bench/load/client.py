@@ -189,9 +189,9 @@ class _Child:
         return cattrs.structure(json.loads(line), Played)
 
     async def close(self) -> None:
+        """Nothing of it is wanted any more."""
         if self._process.returncode is None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+            self._process.terminate()
             await self._process.wait()
 
     async def _say(self, line: str) -> None:
@@ -209,7 +209,12 @@ def main(lines: Sequence[str] | None = None) -> int:
     given = iter(sys.stdin if lines is None else lines)
     order = json.loads(next(given))
     target = cattrs.structure(order["target"], Target)
-    trace, contents = read_trace(Path(order["trace"]), None), target.contents()
+    trace = read_trace(Path(order["trace"]), None)
+    try:
+        contents = target.contents()
+    except LoadError as error:
+        print(error, file=sys.stderr)
+        return 1
     for part in parts_of(trace):
         contents.text(part)
     print("ready", flush=True)

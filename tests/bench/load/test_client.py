@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from lmpool.bench.chat import main
 from lmpool.bench.load.client import LoadError, Played, Target, play, shares
+from lmpool.bench.load.contents import ProseTexts
 from lmpool.bench.load.figures import Bounds
 from lmpool.bench.load.http import Dialect
 from lmpool.bench.load.run import Allowed, LoadReport, faults, run_figures
@@ -140,6 +141,18 @@ def test_what_clients_cannot_share_is_refused(made: Trace, count: int, why: str)
         shares(made, count)
 
 
+def test_a_child_that_cannot_begin_ends_the_run() -> None:
+    made = trace(*(asked(0, (number, 10), output=2) for number in range(4)))
+    target = Target("http://127.0.0.1:9", "small", None, Dialect.EXTENDED, "/nowhere/tokenizer.json", 1, 60.0)
+    with pytest.raises(LoadError, match="a client process ended before it was ready"):
+        asyncio.run(play(made, target, ProseTexts(None, 1), 2, lambda _: None))
+
+
+def test_a_server_that_goes_away_is_an_error_of_its_kind() -> None:
+    played, _ = _play("http://127.0.0.1:9", trace(asked(0, (0, 10), output=2)), 1)
+    assert [one.fault for one in played.measured] == ["connect"]
+
+
 SMALL = ["--workload", "multi-round-chat", "--seconds", "1", "--rate", "4", "--pauses", "0", "--late-max", "60"]
 
 
@@ -186,6 +199,11 @@ def test_runs_with_errors_end_with_a_code_and_clear_figures(
 def test_a_server_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--url", "http://127.0.0.1:9"]) == 2
     assert capsys.readouterr().err.startswith("lmpool bench chat: no server answers at http://127.0.0.1:9")
+
+
+def test_what_is_no_address_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--url", "localhost:8000", "--model", "small"]) == 2
+    assert capsys.readouterr().err.startswith("lmpool bench chat: 'localhost:8000' is no address of a server")
 
 
 def test_the_same_seeds_give_the_same_fingerprints(tmp_path: Path) -> None:

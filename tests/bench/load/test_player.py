@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import attrs
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -196,6 +197,25 @@ def test_shorter_answers_are_allowed_where_lengths_are_not_forced() -> None:
 def test_a_broken_stream_is_an_error_of_its_kind(lines: tuple[tuple[float, str], ...], fault: str) -> None:
     one, _ = single(Script(lines), 2)
     assert one.fault == fault
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (httpx.ReadTimeout("slow"), "timeout"),
+        (httpx.ConnectError("refused"), "connect"),
+        (httpx.RemoteProtocolError("peer closed connection"), "connection lost"),
+    ],
+)
+def test_a_broken_connection_is_an_error_of_its_kind(error: httpx.HTTPError, fault: str) -> None:
+    class Broken(ScriptedServer):
+        @override
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            raise error
+
+    measured, found = play(trace(asked(0, (0, 10), output=2)), Broken(lambda *_: answered(1, 1, 2)))
+    assert measured[0].fault == fault
+    assert found.ttft_s is None
 
 
 def test_what_continues_a_failed_request_is_told_and_not_sent() -> None:
