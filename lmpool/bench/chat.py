@@ -105,6 +105,9 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("--profile", choices=tuple(PROFILES), default="quick", help=f"{profiles} (default %(default)s)")
     load.add_argument("--workload", nargs="+", choices=WORKLOADS, default=list(WORKLOADS[:2]))
     load.add_argument("--rate", type=factor, metavar="X", help="users a second, of multi-round-chat")
+    load.add_argument(
+        "--burst", type=count, default=1, metavar="N", help="users at a time, at the same rate (default 1)"
+    )
     load.add_argument("--seconds", type=factor, metavar="S", help="in which users come")
     load.add_argument("--documents", type=count, metavar="N", help="of long-doc-qa, five questions each")
     load.add_argument("--in-flight", type=count, metavar="N", help="of long-doc-qa, at most (default 4)")
@@ -146,6 +149,7 @@ def _target(given: argparse.Namespace) -> Target:
         key=key,
         dialect=Dialect(given.dialect),
         tokenizer=given.tokenizer,
+        vocabulary=None,
         contents_seed=secrets.randbits(32) if given.contents is None else given.contents,
         patience_s=given.patience,
     )
@@ -165,6 +169,7 @@ def _settings(given: argparse.Namespace, workload: str) -> LoadSettings:
         pauses=chosen("pauses"),
         rate=chosen("rate"),
         seconds=chosen("seconds"),
+        burst=given.burst,
         documents=given.documents or profile.documents,
         in_flight=given.in_flight,
         condition=CacheCondition(given.cache),

@@ -24,7 +24,7 @@ from lmpool.sim.prompts import Prompts
 from lmpool.sim.rack import RackSettings
 from lmpool.sim.replay import Replay, make_prompts
 from lmpool.sim.step_time import ACCELERATOR_DEFAULT, ACCELERATORS, StepTimeError, named_rates, read_profile
-from lmpool.sim.trace import Trace, TraceError, at_speed, jittered, window
+from lmpool.sim.trace import Trace, TraceError, at_speed, in_bursts, jittered, window
 from lmpool.sim.trace_formats import read_trace
 from lmpool.sim.workload import WORKLOAD, WORKLOADS, make_workload
 
@@ -99,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("--speed", type=factor, default=1.0, metavar="X", help="arrivals X times as dense")
     load.add_argument("--rate", type=factor, metavar="X", help="arrivals of a workload a second (default 1)")
     load.add_argument("--jitter", action="store_true", help="spread arrivals of one moment until the next (up to 3 s)")
+    load.add_argument("--burst", type=count, default=1, metavar="N", help="arrivals N at a time, at the same rate")
     load.add_argument("--seed", type=int, default=0, metavar="S", help="of workload, jitter and chance (default 0)")
     load.add_argument("--trace-block-size", type=count, metavar="N", help="tokens of a hash id, if unusual")
     rack = parser.add_argument_group("cluster")
@@ -149,7 +150,7 @@ def _trace(given: argparse.Namespace) -> Trace:
         trace = window(trace, given.start, given.requests or len(trace.requests))
     if given.jitter:
         trace = jittered(trace, given.seed)
-    return at_speed(trace, given.speed)
+    return at_speed(trace if given.burst == 1 else in_bursts(trace, given.burst), given.speed)
 
 
 def _rack(given: argparse.Namespace, trace: Trace) -> RackSettings:

@@ -189,6 +189,13 @@ def until(trace: Trace, end_ns: Nanos) -> Trace:
     return cut
 
 
+def in_bursts(trace: Trace, size: int) -> Trace:
+    """Open-loop arrivals by so many at a time, each with the first of its burst; the rate stays."""
+    moments = [request.at_ns for request in trace.requests if request.at_ns is not None]
+    firsts = iter([moments[place - place % size] for place in range(len(moments))])
+    return _with_arrivals(trace, [None if request.at_ns is None else next(firsts) for request in trace.requests])
+
+
 def in_order(trace: Trace) -> Trace:
     """By arrival; what continues a request stays behind it."""
     return _with_arrivals(trace, [request.at_ns for request in trace.requests])

@@ -1,5 +1,6 @@
 """`lmpool bench chat` against a server of our own: its counters prove, or disprove, what a run says of the cache."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +9,13 @@ from typing import Any
 import pytest
 
 from lmpool.bench.chat import main
+from lmpool.bench.load.client import Target, play
+from lmpool.bench.load.http import Dialect
+from lmpool.sim.trace import at_speed, prompt_lengths, scaled, window
+from lmpool.sim.trace_formats import read_trace
 from tests.e2e.server import Server, serving
 
+EXCERPT = Path(__file__).parents[1] / "sim" / "conversation_excerpt.jsonl"
 SMALL = ["--seconds", "4", "--rate", "1", "--pauses", "0.05", "--documents", "2", "--late-max", "60"]
 
 
@@ -42,6 +48,15 @@ def test_two_cold_runs_reuse_what_their_traces_allow_and_no_more(
         assert not run["cache"]["doubts"]
         assert run["figures"]["itl_per"] == "token"
         assert run["figures"]["successes"] == run["input"]["requests"]
+
+
+def test_a_recorded_trace_is_asked_in_tokens_of_exact_numbers(server: Server, integer_folder: Path) -> None:
+    made = scaled(window(read_trace(EXCERPT, None), 0, 12), 0.02)
+    target = Target(server.url, integer_folder.name, None, Dialect.EXTENDED, None, 300, 5, 60.0)
+    played = asyncio.run(play(at_speed(made, 50.0), target, target.contents(), 2, lambda: None))
+    assert [one.fault for one in played.measured] == [""] * 12
+    assert [one.prompt_tokens for one in played.measured] == prompt_lengths(made)
+    assert [one.output_tokens for one in played.measured] == [request.output_tokens for request in made.requests]
 
 
 def test_a_server_that_knows_the_texts_is_not_cold(server: Server, integer_folder: Path, tmp_path: Path) -> None:

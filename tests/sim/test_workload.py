@@ -7,7 +7,7 @@ import pytest
 from lmpool.core.ids import SECOND, Nanos
 from lmpool.sim.bounds import Sharing, bounds, sharing
 from lmpool.sim.replay import make_prompts
-from lmpool.sim.trace import Trace, TraceError, prompt_lengths, scaled, until
+from lmpool.sim.trace import Trace, TraceError, in_bursts, prompt_lengths, scaled, until
 from lmpool.sim.workload import NO_RATE, SIBLINGS, TURNS, WORKLOADS, make_workload
 from tests.sim.racks import asked, trace
 from tests.specs.tables import read_rows
@@ -182,6 +182,15 @@ def test_until_cuts_users_off_and_keeps_the_rounds_of_those_who_came() -> None:
     assert set(Counter(request.session for request in cut.requests).values()) == {6}
     with pytest.raises(TraceError, match="nothing arrives before 0 s"):
         until(made, _seconds(0))
+
+
+def test_bursts_come_at_the_same_rate() -> None:
+    made = make_workload("single-turn", 400, 2.0, 0)
+    burst = in_bursts(made, 8)
+    assert set(Counter(_arrivals(burst)).values()) == {8}
+    assert burst.span_ns == pytest.approx(made.span_ns, rel=0.05)
+    assert [request.parts for request in burst.requests] == [request.parts for request in made.requests]
+    assert in_bursts(made, 1) == made
 
 
 def test_sharing_of_three_requests_by_hand() -> None:

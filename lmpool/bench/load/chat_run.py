@@ -31,7 +31,7 @@ from lmpool.io.supervision.machine import cores
 from lmpool.sim.bounds import sharing
 from lmpool.sim.replay import make_prompts
 from lmpool.sim.study_workloads import ABOUT_EACH, ROUNDS
-from lmpool.sim.trace import Trace, scaled, until, with_pauses
+from lmpool.sim.trace import Trace, in_bursts, scaled, until, with_pauses
 from lmpool.sim.workload import make_workload
 
 BLOCK_SIZES = (16, 64, 256)
@@ -54,6 +54,8 @@ class LoadSettings:
     rate: float
     seconds: float
     documents: int
+    burst: int
+    """Users that come at a time."""
     in_flight: int | None
     condition: CacheCondition
     processes: int
@@ -67,7 +69,7 @@ def chat_trace(settings: LoadSettings) -> Trace:
     if name == "multi-round-chat":
         users = round(settings.rate * settings.seconds * 2) + USERS_SPARE
         made = make_workload(name, users * ROUNDS, settings.rate, settings.seed)
-        made = until(made, Nanos(round(settings.seconds * SECOND)))
+        made = until(in_bursts(made, settings.burst), Nanos(round(settings.seconds * SECOND)))
     else:
         made = make_workload(name, settings.documents * ABOUT_EACH, 1.0, settings.seed)
         if settings.in_flight is not None:
@@ -85,7 +87,9 @@ async def chat_report(
     for place, settings in enumerate(each):
         # No run sees the texts of another.
         own = attrs.evolve(target, contents_seed=target.contents_seed + place)
-        run, played = await _run(own, own.contents(), settings, bar)
+        contents = own.contents()
+        assert isinstance(contents, ProseTexts)
+        run, played = await _run(own, contents, settings, bar)
         runs.append(run)
         logs.append(played.measured)
     report = LoadReport(
@@ -131,7 +135,7 @@ async def _run(
 
 async def _play(trace: Trace, target: Target, contents: ProseTexts, settings: LoadSettings, bar: Bar) -> Played:
     try:
-        return await play(trace, target, contents, settings.processes, lambda _: bar.step())
+        return await play(trace, target, contents, settings.processes, bar.step)
     finally:
         bar.close()
 
@@ -141,6 +145,7 @@ def _input(trace: Trace, target: Target, contents: ProseTexts, settings: LoadSet
         workload=settings.workload,
         seed=settings.seed,
         rate=settings.rate,
+        burst=settings.burst,
         scale=settings.scale,
         pauses=settings.pauses,
         requests=len(trace.requests),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeAlias
 
 import attrs
 import cattrs
@@ -18,7 +19,7 @@ import httpx
 import uvloop
 from tokenizers import Tokenizer
 
-from lmpool.bench.load.contents import ProseTexts, parts_of, token_counter
+from lmpool.bench.load.contents import ProseTexts, RandomTokens, prepare, token_counter
 from lmpool.bench.load.http import CONNECT_S, Dialect, HTTPEndpoint
 from lmpool.bench.load.measured import Measured
 from lmpool.bench.load.player import Player
@@ -35,6 +36,9 @@ LINE_BYTES_MAX = 1 << 30
 """Of what a child measured: some hundred bytes a token."""
 
 
+Contents: TypeAlias = ProseTexts | RandomTokens
+
+
 class LoadError(Exception):
     """One line: why a run cannot be."""
 
@@ -49,6 +53,8 @@ class Target:
     dialect: Dialect
     tokenizer: str | None
     """A file, for texts of exact lengths."""
+    vocabulary: int | None
+    """None: chats, in English. Else completions of random token ids below it."""
     contents_seed: int
     patience_s: float
     """Between two bytes of an answer, at most."""
@@ -61,8 +67,10 @@ class Target:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
         )
 
-    def contents(self) -> ProseTexts:
+    def contents(self) -> ProseTexts | RandomTokens:
         """Raises LoadError."""
+        if self.vocabulary is not None:
+            return RandomTokens(self.vocabulary, self.contents_seed)
         if self.tokenizer is None:
             return ProseTexts(None, self.contents_seed)
         try:
@@ -101,26 +109,25 @@ def shares(trace: Trace, count: int) -> list[tuple[Trace, list[int]]]:
     return [(attrs.evolve(part, in_flight_max=room), numbers) for (part, numbers), room in zip(cut, rooms, strict=True)]
 
 
-async def play(
-    trace: Trace, target: Target, contents: ProseTexts, processes: int, on_end: Callable[[Measured | None], None]
-) -> Played:
-    """`on_end` is called once for each request. Raises LoadError."""
+async def play(trace: Trace, target: Target, contents: Contents, processes: int, on_end: Callable[[], None]) -> Played:
+    """`contents`: those of the target. `on_end` is called once for each request. Raises LoadError."""
+    if target.vocabulary is not None and any(request.continues is not None for request in trace.requests):
+        raise LoadError("answers over HTTP are texts: sessions of several turns can only be asked as chats")
     if processes > 1:
-        return await _play_in_children(trace, target, processes, lambda: on_end(None))
-    for part in parts_of(trace):
-        contents.text(part)
+        return await _play_in_children(trace, target, processes, on_end)
+    prepare(contents, trace)
     return await _play_here(trace, target, contents, None, on_end)
 
 
 async def _play_here(
-    trace: Trace, target: Target, contents: ProseTexts, begin_ns: Nanos | None, on_end: Callable[[Measured], None]
+    trace: Trace, target: Target, contents: Contents, begin_ns: Nanos | None, on_end: Callable[[], None]
 ) -> Played:
     """`begin_ns`: None is as soon as this client is warm."""
     async with target.client() as client:
         await _warm(client)
         endpoint = HTTPEndpoint(client, target.model, contents, target.dialect, monotonic_now)
         is_forced = target.dialect is Dialect.EXTENDED
-        player = Player(trace, endpoint, monotonic_now, on_end, is_forced=is_forced)
+        player = Player(trace, endpoint, monotonic_now, lambda _: on_end(), is_forced=is_forced)
         begin_ns = Nanos(monotonic_now() + LEAD_NS) if begin_ns is None else begin_ns
         return Played(await player.run(begin_ns), player.stalls_ns)
 
@@ -215,16 +222,13 @@ def main(lines: Sequence[str] | None = None) -> int:
     except LoadError as error:
         print(error, file=sys.stderr)
         return 1
-    for part in parts_of(trace):
-        contents.text(part)
+    prepare(contents, trace)
     print("ready", flush=True)
     begin = next(given, None)
     if begin is None:
         return 1
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        played = runner.run(
-            _play_here(trace, target, contents, Nanos(int(begin)), lambda _: print("ended", flush=True))
-        )
+        played = runner.run(_play_here(trace, target, contents, Nanos(int(begin)), lambda: print("ended", flush=True)))
     print(json.dumps(cattrs.unstructure(played)), flush=True)
     return 0
 

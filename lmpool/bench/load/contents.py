@@ -106,6 +106,15 @@ class ProseTexts:
         return made
 
 
+def prepare(contents: TokenContents | ProseTexts, trace: Trace) -> None:
+    """Makes all parts now, so that nothing is left to make while requests are sent."""
+    for part in parts_of(trace):
+        if isinstance(contents, ProseTexts):
+            contents.text(part)
+        else:
+            contents.tokens(part)
+
+
 def token_counter(tokenizer: Tokenizer) -> Callable[[str], int]:
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 

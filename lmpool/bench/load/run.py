@@ -32,6 +32,8 @@ class LoadInput:
     seed: int
     rate: float
     """Arrivals a second, of what the workload counts."""
+    burst: int
+    """Arrivals at a time."""
     scale: float
     """Of all lengths."""
     pauses: float

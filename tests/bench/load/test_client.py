@@ -78,9 +78,9 @@ def serving(**how: int) -> Iterator[str]:
 
 
 def _play(url: str, made: Trace, processes: int) -> tuple[Played, int]:
-    target = Target(url, "small", None, Dialect.EXTENDED, None, 1, 60.0)
-    ends: list[object] = []
-    played = asyncio.run(play(made, target, target.contents(), processes, ends.append))
+    target = Target(url, "small", None, Dialect.EXTENDED, None, None, 1, 60.0)
+    ends: list[None] = []
+    played = asyncio.run(play(made, target, target.contents(), processes, lambda: ends.append(None)))
     return played, len(ends)
 
 
@@ -143,9 +143,16 @@ def test_what_clients_cannot_share_is_refused(made: Trace, count: int, why: str)
 
 def test_a_child_that_cannot_begin_ends_the_run() -> None:
     made = trace(*(asked(0, (number, 10), output=2) for number in range(4)))
-    target = Target("http://127.0.0.1:9", "small", None, Dialect.EXTENDED, "/nowhere/tokenizer.json", 1, 60.0)
+    target = Target("http://127.0.0.1:9", "small", None, Dialect.EXTENDED, "/nowhere/tokenizer.json", None, 1, 60.0)
     with pytest.raises(LoadError, match="a client process ended before it was ready"):
-        asyncio.run(play(made, target, ProseTexts(None, 1), 2, lambda _: None))
+        asyncio.run(play(made, target, ProseTexts(None, 1), 2, lambda: None))
+
+
+def test_sessions_cannot_be_asked_in_tokens() -> None:
+    target = Target("http://127.0.0.1:9", "small", None, Dialect.EXTENDED, None, 500, 1, 60.0)
+    made = trace(asked(0, (0, 10)), continued(0, 1.0, (1, 5)))
+    with pytest.raises(LoadError, match="answers over HTTP are texts"):
+        asyncio.run(play(made, target, target.contents(), 1, lambda: None))
 
 
 def test_a_server_that_goes_away_is_an_error_of_its_kind() -> None:
