@@ -32,10 +32,11 @@ class Feed:
     totals: Totals
 
     def count(self, totals: Totals) -> tuple[int, int]:
-        """Returns how many choices have ended since the last count, and their output tokens."""
-        ended = totals.outputs - self.totals.outputs, totals.output_tokens - self.totals.output_tokens
+        """Returns how many choices have ended since the last count, and their output tokens. None of a peer whose
+        totals fall, which those of one life never do."""
+        outputs, tokens = totals.outputs - self.totals.outputs, totals.output_tokens - self.totals.output_tokens
         self.totals = totals
-        return ended
+        return (outputs, tokens) if min(outputs, tokens) >= 0 else (0, 0)
 
 
 @attrs.define

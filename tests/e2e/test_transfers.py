@@ -214,6 +214,7 @@ def test_whoever_is_killed_or_stopped_in_a_phase_leaves_nothing_behind(tmp_path:
                     await rig.run(prompt, rank)
                     await rig.run(rig.prompt(10 + number, 7), rank)
                 await rig.at_rest()
+                await rig.none_of_the_dead()
 
     run(body())
 

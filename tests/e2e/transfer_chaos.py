@@ -102,8 +102,7 @@ async def point(rig: TransferRig, number: int, strike: Strike) -> Struck:
         await rig.run(prompt, rank)
         await rig.run(others[rank], rank)
     await rig.at_rest()
-    for rank in (0, 1):
-        assert rig.borrowed(rank) <= 1, f"worker {rank} keeps memory of the dead"
+    await rig.none_of_the_dead()
     return Struck(strike, phase, over[-1].outcome if over else "unknown")
 
 

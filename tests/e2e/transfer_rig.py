@@ -85,10 +85,20 @@ class TransferRig:
             child.kill()
         await asyncio.gather(*(child.ended for child in self.children.values()))
 
-    def borrowed(self, rank: int) -> int:
-        """Pools of others that a worker has mapped."""
+    async def none_of_the_dead(self) -> None:
+        """Until each worker has mapped at most the pool of the other in its present life. Raises TimeoutError."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                own = [self._mapped(rank, "rw-s") for rank in RANKS]
+                borrowed = [self._mapped(rank, "r--s") for rank in RANKS]
+                if all(borrowed[rank] in ([], own[1 - rank]) for rank in RANKS):
+                    return
+                await asyncio.sleep(0.05)
+
+    def _mapped(self, rank: int, rights: str) -> list[str]:
+        """Pools that a worker has mapped with these rights, by their numbers as files."""
         maps = Path(f"/proc/{self.children[f'worker {rank}'].pid}/maps").read_text().splitlines()
-        return sum("memfd:lmpool-integers" in line and line.split()[1] == "r--s" for line in maps)
+        return [line.split()[4] for line in maps if "memfd:lmpool-integers" in line and line.split()[1] == rights]
 
     # Requests
 

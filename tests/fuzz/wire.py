@@ -1,7 +1,8 @@
 """Hostile peers on every socket of a run, while good streams run beside them and must notice nothing.
 
 Control's and the workers' sockets are dialled; the ingress dials, and so is met at the socket of a rank that has no
-process. An input is one frame, or one piece of garbage.
+process. Workers have a second socket, where their pool's memory is given to other workers. An input is one frame, or
+one piece of garbage.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from lmpool.core.messages import IngressToControl, Message, WorkerToControl
 from lmpool.core.messages.ingress_worker import Submit
 from lmpool.core.messages.worker_control import FullReport, Report, WorkerJoined
 from lmpool.core.prefix import extend_chain, namespace_digest, pack_tokens
+from lmpool.io.block_links import blocks_address
 from lmpool.io.clock import monotonic_now
 from lmpool.io.link import control_address, socket_path, worker_address
 from lmpool.io.wire import PROTOCOL_VERSION, Framed, FrameSplitter, Hello, HelloRefused, WireError, decode, encode
@@ -88,23 +90,25 @@ class Attack:
         folder = str(rig.run_folder)
         self._control = socket_path(control_address(folder))
         self._workers = [socket_path(worker_address(folder, Rank(rank))) for rank in range(REPLICAS)]
+        self._doors = [socket_path(blocks_address(folder, Rank(rank))) for rank in range(REPLICAS)]
         self._stranger = socket_path(worker_address(folder, Rank(STRANGER)))
         self._known_facts: WorkerJoined | None = None
         self._visitors: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
 
     async def run(self, inputs: int) -> None:
-        """So many inputs, a third of them to each kind of process."""
+        """So many inputs, a quarter of them to each kind of socket."""
 
         def visit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._visitors.put_nowait((reader, writer))
 
         server = await asyncio.start_unix_server(visit, self._stranger)
         try:
-            share = inputs // 3
+            share = inputs // 4
             await asyncio.gather(
                 self._until("control", share, self._attack_control),
                 self._until("worker", share, self._attack_worker),
-                self._until("ingress", inputs - 2 * share, self._attack_ingress),
+                self._until("blocks", share, self._attack_door),
+                self._until("ingress", inputs - 3 * share, self._attack_ingress),
             )
         finally:
             server.close()
@@ -129,6 +133,15 @@ class Attack:
     async def _attack_worker(self) -> None:
         path = self._random.choice(self._workers)
         await self._dial("worker", path, Role.INGRESS, Rank(0), self._examples(FROM_INGRESS))
+
+    async def _attack_door(self) -> None:
+        """Whoever is let in is given a descriptor and has nothing more to say."""
+        reader, writer = await asyncio.open_unix_connection(self._random.choice(self._doors))
+        good = Hello(PROTOCOL_VERSION, RUN, Role.WORKER, Rank(STRANGER), Epoch(next(_epochs)))
+        with self._closing(writer):
+            if self._random.random() < 0.9:
+                self._say("blocks", writer, encode(hello_of(self._random, good)))
+            await self._talk("blocks", reader, writer, FrameSource(self._random, self._examples(FROM_ANY)))
 
     def _examples(self, kinds: tuple[Any, ...]) -> tuple[Framed, ...]:
         random = self._random
