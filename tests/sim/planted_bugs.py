@@ -401,6 +401,7 @@ PLANTED_BUGS = (
     PlantedBug(transfers.blocks_arrive_in_another_order, 13, "instead of"),
     PlantedBug(transfers.nobody_ends_with_its_control, 1, "control is done"),
     PlantedBug(transfers.busy_rank_takes_another, 0, "ranks"),
+    PlantedBug(transfers.planning_hides_renewed_views, 7, "lineup"),
 )
 ORDER_BUG = PlantedBug(order_of_a_set, 1, "")
 """Breaks no law of one run: two runs under different hash seeds differ."""

@@ -7,9 +7,11 @@ import pytest
 from lmpool.core.block_pool import BlockPool
 from lmpool.core.effects import CopyEffect
 from lmpool.core.exchange import Exchange
+from lmpool.core.fleet import RankView
 from lmpool.core.ids import Nanos, Peer, StepNumber, TransferId
 from lmpool.core.inbound import TargetSide
 from lmpool.core.leases import Leases
+from lmpool.core.membership import Draining, Live
 from lmpool.core.messages.transfer import (
     AbortTransfer,
     BeginCopy,
@@ -23,6 +25,7 @@ from lmpool.core.messages.transfer import (
 )
 from lmpool.core.outbound import SourceSide
 from lmpool.core.reservation import Reservation
+from lmpool.core.roster import Roster
 from lmpool.core.transfer import (
     TARGET_TRANSITIONS,
     TRANSFER_TRANSITIONS,
@@ -223,3 +226,16 @@ def busy_rank_takes_another(patch: Patch) -> None:
         return denial
 
     patch.setattr(Transfers, "_why_not", careless)
+
+
+def planning_hides_renewed_views(patch: Patch) -> None:
+    """A planning renews views of ranks, so that the next route does not see that its own are old."""
+
+    def givers(self: Roster) -> list[tuple[RankView, bool]]:
+        return [
+            (self._view(member), isinstance(member.state, Draining))
+            for member in self._members
+            if isinstance(member.state, Live | Draining) and member.has_reported
+        ]
+
+    patch.setattr(Roster, "givers", givers)
