@@ -73,7 +73,7 @@ class Placement:
     output_tokens_max: int
     choices: int
     ready_tokens: int
-    """Tokens of complete blocks resident on the rank."""
+    """Tokens of complete blocks resident on the rank, or brought to it by a transfer that the request awaits."""
     arriving_tokens: int
     """Further tokens of blocks that `writer`, an earlier booking there, makes resident."""
     writer: RequestId | None

@@ -1,13 +1,17 @@
 """All transfers from control's side: those that an operator orders and those that placement proposes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
-from lmpool.core.fleet import RankView
-from lmpool.core.ids import Nanos, Peer, Rank
+from lmpool.core.booking import Placement
+from lmpool.core.fetch import Giver, with_pulls
+from lmpool.core.fleet import Lineup, RankView, RouteView
+from lmpool.core.ids import SECOND, Nanos, Peer, Rank, TransferId
 from lmpool.core.ledger import Ledger
+from lmpool.core.messages.ingress_control import RouteDecided
 from lmpool.core.messages.transfer import (
+    Awaited,
     CopyMeans,
     TransferAsked,
     TransferDecided,
@@ -17,10 +21,14 @@ from lmpool.core.messages.transfer import (
 from lmpool.core.page_table import PageTable
 from lmpool.core.placement import Site, site_of
 from lmpool.core.placer import Placer
-from lmpool.core.proposal import Gate, PlacementSettings
+from lmpool.core.proposal import Gate, PlacementSettings, Proposal
+from lmpool.core.route import FindPulls, Pulls, Ruling
 from lmpool.core.transfer_price import Pair, TransferProfile
 from lmpool.core.transfer_tally import TransferTally
-from lmpool.core.transfers import Transfers, TransferTerms
+from lmpool.core.transfers import TransferOutcome, Transfers, TransferTerms
+
+PULL_LEASE_NS = Nanos(2 * SECOND)
+"""What a pull brings is kept so long for a request that comes to its rank after it: a message takes a millisecond."""
 
 
 @attrs.frozen
@@ -36,12 +44,14 @@ class PlacementRules:
 class Carrier:
     """Owned by the control plane, as are the transfers."""
 
-    __slots__ = ("_placer", "_transfers", "tally")
+    __slots__ = ("_awaiting", "_placer", "_transfers", "tally")
 
     def __init__(self, transfers: Transfers, rules: PlacementRules | None, records_kept: int, now: Nanos) -> None:
         """Without rules only operators order transfers."""
         self._transfers = transfers
         self.tally = TransferTally()
+        self._awaiting: dict[TransferId, list[Placement]] = {}
+        """Of requests that await it, as they are placed if it does not come."""
         self._placer: Placer | None = None
         if rules is not None:
             paths = dict.fromkeys(rules.pairs, CopyMeans.READ)
@@ -101,14 +111,82 @@ class Carrier:
             else:
                 self._placer.begin(now, begun, proposal)
 
+    # Pulls on route
+
+    @property
+    def find_pulls(self) -> FindPulls | None:
+        """None: nothing is placed."""
+        return None if self._placer is None else self._find_pulls
+
+    def _find_pulls(self, view: RouteView, lineup: Lineup, depths: Mapping[int, int]) -> Pulls | None:
+        assert self._placer is not None
+        if max(depths.values()) <= min(view.ready):
+            return None
+        givers = [Giver(rank.rank, rank.epoch, depths[rank.holder]) for rank in (*lineup.eligible, *lineup.leaving)]
+        proposals = self._placer.fetches(view, givers)
+        for proposal in proposals:
+            if proposal is not None and proposal.joins is not None and not self._may_come(proposal.joins):
+                proposal.gate = Gate.CHAIN_TAKEN
+        uncached, waits = with_pulls(view, proposals)
+        fetch_ns = [0.0 if pull is None or pull.gate is not None else pull.arrives_ns for pull in proposals]
+        return Pulls(proposals, uncached, waits, fetch_ns)
+
+    def _may_come(self, transfer: TransferId) -> bool:
+        under_way = self._transfers.get(transfer)
+        return under_way is not None and under_way.outcome in (None, TransferOutcome.PUBLISHED)
+
+    def fetch(self, now: Nanos, ruling: Ruling) -> Ruling:
+        """Begins or joins the transfer of what the chosen rank is to be sent, for its request to await."""
+        pull = ruling.pull
+        if pull is None:
+            return ruling
+        assert self._placer is not None
+        transfer = pull.joins
+        if pull.gate is None and transfer is None:
+            terms = attrs.evolve(self._placer.terms(pull), lease_ns=PULL_LEASE_NS)
+            begun = self._transfers.begin(now, terms)
+            if isinstance(begun, TransferDenial):  # an operator's transfer has one of the ranks
+                pull.gate = Gate.RANK_BUSY
+            else:
+                self._placer.begin(now, begun, pull)
+                transfer = begun
+        if pull.gate is not None or transfer is None:
+            self._placer.refuse(now, pull)
+            return ruling
+        return self._awaiting_ruling(now, ruling, pull, transfer)
+
+    def _awaiting_ruling(self, now: Nanos, ruling: Ruling, pull: Proposal, transfer: TransferId) -> Ruling:
+        """It waits at most so much longer than is predicted as computing would take."""
+        placement, answer, under_way = ruling.placement, ruling.answer, self._transfers.get(transfer)
+        assert placement is not None
+        assert isinstance(answer, RouteDecided)
+        assert under_way is not None
+        blocks = pull.first + pull.blocks
+        until = min(Nanos(now + int(ruling.wait_ns + pull.prefill_ns)), under_way.deadline_ns)
+        self._awaiting.setdefault(transfer, []).append(placement)
+        known = placement.ready_tokens + placement.arriving_tokens
+        ready = blocks * placement.block_size
+        arriving = max(known - ready, 0)
+        writer = placement.writer if arriving else None
+        return Ruling(
+            attrs.evolve(answer, awaits=Awaited(transfer, blocks, until)),
+            attrs.evolve(placement, ready_tokens=ready, arriving_tokens=arriving, writer=writer),
+            pull,
+            ruling.wait_ns,
+        )
+
     def next_deadline(self) -> Nanos | None:
         """Of the next planning."""
         return None if self._placer is None else self._placer.next_deadline()
 
-    def count_ended(self, now: Nanos) -> None:
-        """To be called after every event."""
+    def count_ended(self, now: Nanos, ledger: Ledger) -> None:
+        """To be called whenever transfers may have ended."""
         for ended in self._transfers.take_ended():
             self.tally.end(ended)
+            awaiting = self._awaiting.pop(ended.id, [])
+            if ended.outcome is not TransferOutcome.PUBLISHED:
+                for placement in awaiting:
+                    ledger.miss(placement)
             if self._placer is not None:
                 self._placer.end(now, ended)
 
@@ -122,7 +200,7 @@ class Carrier:
             self._placer.audit()
 
     def digest_state(self) -> str:
-        placer = "" if self._placer is None else self._placer.digest_state()
+        placer = "" if self._placer is None else repr((self._placer.digest_state(), self._awaiting))
         return repr((self.tally.digest_state(), placer))
 
 

@@ -145,7 +145,6 @@ class ControlPlane:
                 assert_never(event)
         self._elapse(now, effects)
         self._settle(now, effects)
-        self._carrier.count_ended(now)
         if self._settle_at is None and self._carrier.is_due(now):
             self._carrier.plan(now, self._roster.givers(), self._roster.table, self._ledger)
         return effects + self._transfers.take_sends()
@@ -154,6 +153,7 @@ class ControlPlane:
         """Deadlines that have passed: before an event, so that it meets no state that is over, and after it."""
         self._ledger.expire(now)
         self._transfers.tick(now)
+        self._carrier.count_ended(now, self._ledger)
         silent = self._roster.tick(now)
         if silent:
             effects.extend(Send(peer, ReportWanted()) for peer in silent)
@@ -161,6 +161,8 @@ class ControlPlane:
     def _join(self, now: Nanos, peer: Peer) -> None:
         match peer.role:
             case Role.WORKER:
+                if self._linked(peer.rank) == peer:  # a new link, before the end of the old one was told
+                    self._lose(now, peer)
                 self._roster.link(peer)
                 self._carrier.keep(now, peer.rank, self._linked(peer.rank))
             case Role.INGRESS:
@@ -257,7 +259,7 @@ class ControlPlane:
             self._busy += 1
             effects.append(Send(peer, Busy(asked.request, asked.attempt, RETRY_AFTER_MIN_NS)))
             return
-        ruling = self.decide(now, asked)
+        ruling = self._carrier.fetch(now, self.decide(now, asked))
         if not asked.attempt:
             self._carrier.note(now, asked.chain)
         match ruling.answer:
@@ -277,7 +279,8 @@ class ControlPlane:
 
     def decide(self, now: Nanos, asked: RouteAsked) -> Ruling:
         """The decision alone, as the benchmark measures it: recorded, not booked."""
-        return self._router.route(now, asked, self._roster.lineup(), self._roster.table, self._ledger)
+        roster, find_pulls = self._roster, self._carrier.find_pulls
+        return self._router.route(now, asked, roster.lineup(), roster.table, self._ledger, find_pulls)
 
     def wrap_policy(self, wrap: Callable[[Policy], Policy]) -> None:
         """For replays (`Router.wrap_policy`)."""

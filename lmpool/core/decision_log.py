@@ -10,6 +10,7 @@ import attrs
 
 from lmpool.core.ids import Nanos, Rank, RequestId
 from lmpool.core.messages.ingress_control import Candidate, Decision
+from lmpool.core.proposal import Proposal
 
 
 @attrs.define
@@ -34,6 +35,8 @@ class Outcome:
     """One candidate after the other."""
     absent: tuple[tuple[Rank, str], ...]
     """Ranks that were no candidates, each with the reason."""
+    pull: Proposal | None = attrs.field(repr=False)
+    """Of the chosen rank."""
 
 
 class DecisionLog:
@@ -76,10 +79,12 @@ class DecisionLog:
             chain_blocks=outcome.chain_blocks,
             term_names=self._term_names,
             candidates=tuple(sorted(candidates, key=lambda candidate: candidate.rank)),
+            fetch="" if outcome.pull is None else outcome.pull.reason,
         )
 
     def digest_state(self) -> str:
-        return repr(self._outcomes)
+        pulls = [(outcome.number, outcome.pull) for outcome in self._outcomes if outcome.pull is not None]
+        return f"{self._outcomes!r}{pulls or ''}"
 
 
 def _candidate(outcome: Outcome, index: int, terms: int) -> Candidate:

@@ -33,6 +33,7 @@ def decision_lines(decision: Decision, visit: Visit | None) -> list[str]:
         f"attempt {decision.attempt}: decision {decision.number} of {decision.policy}, {where}: {decision.reason}",
         *(INDENT + line for line in _table(decision)),
         *(INDENT + line for line in _unit_lines(decision)),
+        *([f"{INDENT}fetch:    {decision.fetch}"] if decision.fetch else []),
         *(INDENT + line for line in _outcome_lines(decision, visit)),
     ]
 

@@ -51,11 +51,11 @@ def fetches(
     found: list[Proposal | None] = []
     for index, rank in enumerate(view.ranks):
         pull: Proposal | None = None
-        if deepest > view.known[index]:
+        if deepest > view.ready[index]:
             joined = _joined(view, index, conditions)
             if joined is not None:
                 pull = _join(view, index, joined, conditions)
-            else:
+            elif deepest > view.known[index]:
                 giver = _giver(rank.rank, view.ready[index], order, sending, conditions)
                 if giver is not None:
                     wait = max(sending.get(giver.rank, 0.0), receiving.get(rank.rank, 0.0))
@@ -69,12 +69,12 @@ def _by_depth(giver: Giver) -> tuple[int, Rank]:
 
 
 def _joined(view: RouteView, index: int, conditions: Conditions) -> Underway | None:
-    """A transfer that brings this rank more of the chain than it will have."""
+    """A transfer that brings this rank more of the chain than it has: those who await it already compute none of it."""
     rank, chain = view.ranks[index].rank, view.asked.chain
     for other in conditions.underway:
         if other.pair.target == rank and is_related(chain, other.chain):
             blocks = min(len(chain), len(other.chain)) // HASH_BYTES
-            return other if blocks > view.known[index] else None
+            return other if blocks > view.ready[index] else None
     return None
 
 
@@ -172,7 +172,7 @@ def with_pulls(view: RouteView, pulls: Sequence[Proposal | None]) -> tuple[list[
     uncached, waits = list(view.uncached), list(view.waits)
     for index, pull in enumerate(pulls):
         if pull is not None and pull.gate is None:
-            covered = (pull.first + pull.blocks) * view.ranks[index].block_size
+            covered = max(pull.first + pull.blocks, view.known[index]) * view.ranks[index].block_size
             uncached[index] = max(view.asked.prompt_tokens - covered, 1)
             waits[index] = max(waits[index], pull.arrives_ns)
     return uncached, waits

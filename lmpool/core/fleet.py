@@ -143,6 +143,8 @@ class Lineup:
     """In the order of their numbers."""
     numbers: tuple[Rank, ...]
     """Theirs."""
+    leaving: tuple[RankView, ...]
+    """Draining ranks of which is known what they hold; in the order of their numbers, and absent as well."""
     absent: tuple[tuple[Rank, str], ...]
     """The others, each with the reason."""
     holders: int
@@ -152,11 +154,14 @@ class Lineup:
     """Longest context that every and that any eligible rank can hold; 0 without."""
 
 
-def line_up(eligible: tuple[RankView, ...], absent: tuple[tuple[Rank, str], ...]) -> Lineup:
+def line_up(
+    eligible: tuple[RankView, ...], leaving: tuple[RankView, ...], absent: tuple[tuple[Rank, str], ...]
+) -> Lineup:
     limits = [view.tokens_max for view in eligible]
     return Lineup(
         eligible,
         tuple([view.rank for view in eligible]),
+        leaving,
         absent,
         sum(view.holder for view in eligible),
         min(limits, default=0),
@@ -164,9 +169,10 @@ def line_up(eligible: tuple[RankView, ...], absent: tuple[tuple[Rank, str], ...]
     )
 
 
-def with_views(lineup: Lineup, eligible: tuple[RankView, ...]) -> Lineup:
+def with_views(lineup: Lineup, eligible: tuple[RankView, ...], leaving: tuple[RankView, ...]) -> Lineup:
     """The same ranks under another load."""
-    return Lineup(eligible, lineup.numbers, lineup.absent, lineup.holders, lineup.tokens_least, lineup.tokens_most)
+    tokens = lineup.tokens_least, lineup.tokens_most
+    return Lineup(eligible, lineup.numbers, leaving, lineup.absent, lineup.holders, *tokens)
 
 
 @attrs.define
@@ -187,6 +193,8 @@ class RouteView:
     """Tokens to compute, at least 1."""
     waits: Sequence[float]
     """Nanoseconds until the rank could begin."""
+    fetch_ns: Sequence[float]
+    """Nanoseconds until a transfer has brought what `uncached` counts on; 0 where none does. Perhaps longer."""
     chain_blocks: int
     output_mean: float
     arrivals_per_ns: float

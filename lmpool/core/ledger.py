@@ -138,6 +138,17 @@ class Ledger:
         self._revise(booking, None if estimate is None or tokens <= estimate else estimate, tokens)
         return True
 
+    def miss(self, placement: Placement) -> None:
+        """The request computes what a transfer was to bring: it is as if placed like this from the beginning."""
+        booking = self._bookings.get(placement.request)
+        if booking is not None and booking.placement.attempt == placement.attempt:
+            self._count(booking, -1)
+            booking.placement = placement
+            if booking.estimate is not None:
+                covered = placement.ready_tokens + placement.arriving_tokens
+                booking.estimate = max(placement.prompt_tokens - covered, 1)
+            self._count(booking, 1)
+
     def end(self, rank: Rank, epoch: Epoch, request: RequestId) -> None:
         """A report says that it is gone."""
         booking = self._of(rank, epoch, request)

@@ -230,12 +230,13 @@ class Roster:
         if self._lineup is None:
             self._lineup = self._line_up()
         elif self._lineup_revision != self._ledger.revision:
-            members, revisions = self._members, self._ledger.revisions
+            lineup, members, revisions = self._lineup, self._members, self._ledger.revisions
             views = [
                 view if members[view.rank].revision == revisions[view.rank] else self._view(members[view.rank])
-                for view in self._lineup.eligible
+                for view in lineup.eligible
             ]
-            self._lineup = with_views(self._lineup, tuple(views))
+            leaving = tuple([self._view(members[view.rank]) for view in lineup.leaving])
+            self._lineup = with_views(lineup, tuple(views), leaving)
         self._lineup_revision = self._ledger.revision
         return self._lineup
 
@@ -244,16 +245,16 @@ class Roster:
         absent = [
             (member.rank, why_not(member.state)) for member in self._members if not isinstance(member.state, Live)
         ]
-        return line_up(tuple(eligible), tuple(absent))
+        leaving = [
+            self._view(member) for member in self._members if isinstance(member.state, Draining) and member.has_reported
+        ]
+        return line_up(tuple(eligible), tuple(leaving), tuple(absent))
 
     def givers(self) -> list[tuple[RankView, bool]]:
         """Ranks that may be the source of a transfer, by number; which of them are to stop."""
-        self.lineup()  # takes up renewed views, as it would not know of those that are renewed here
-        return [
-            (self._view(member), isinstance(member.state, Draining))
-            for member in self._members
-            if isinstance(member.state, Live | Draining) and member.has_reported
-        ]
+        lineup = self.lineup()
+        givers = [(view, False) for view in lineup.eligible] + [(view, True) for view in lineup.leaving]
+        return sorted(givers, key=lambda giver: giver[0].rank)
 
     def count_routed(self, rank: Rank, uncached: int) -> None:
         """To be called with every booking, whose new revision renews the view."""

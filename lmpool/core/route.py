@@ -1,7 +1,8 @@
 """Where a request goes: who can take it, what the policy makes of them, and the record of the decision."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import add
+from typing import TypeAlias
 
 import attrs
 
@@ -19,6 +20,7 @@ from lmpool.core.decision_log import DecisionLog, Outcome
 from lmpool.core.fleet import Choice, Lineup, Policy, RankView, RouteView, outlook
 from lmpool.core.ids import SECOND, Nanos, Rank, RequestId
 from lmpool.core.ledger import Ledger
+from lmpool.core.limits import RANKS_MAX
 from lmpool.core.messages.ingress_control import (
     Busy,
     Decision,
@@ -41,6 +43,7 @@ from lmpool.core.policies.session import Session
 from lmpool.core.policies.session_bounded import SessionBounded
 from lmpool.core.policies.uniform_random import UniformRandom
 from lmpool.core.prefix import HASH_BYTES
+from lmpool.core.proposal import Proposal
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "default": MarginalTime,
@@ -65,24 +68,55 @@ RETRY_AFTER_MIN_NS = SECOND
 """The header that carries it to clients counts whole seconds."""
 
 
+FETCHED = "least marginal time, with blocks that another rank sends"
+
+NO_FETCHES = (0.0,) * RANKS_MAX
+
+
+@attrs.define
+class Pulls:
+    """What the ranks of a view could be sent instead of computing it, and the view's columns if they are. Read only."""
+
+    proposals: Sequence[Proposal | None]
+    """With their gates; None: nobody has more than that rank."""
+    uncached: Sequence[int]
+    waits: Sequence[float]
+    fetch_ns: Sequence[float]
+
+
+FindPulls: TypeAlias = Callable[[RouteView, Lineup, Mapping[int, int]], Pulls | None]
+"""With the blocks of the chain by holder, those of draining ranks among them. None: nobody has more than others."""
+
+
 @attrs.define
 class Ruling:
     """Read only."""
 
     answer: RouteDecided | Busy | Unroutable
     placement: Placement | None
-    """To be booked, with a `RouteDecided`."""
-    uncached: int
-    """Prefill tokens of the placement; 0 without."""
+    """To be booked, with a `RouteDecided`: as it is without the pull."""
+    pull: Proposal | None
+    """Of the chosen rank, with its gate."""
+    wait_ns: float
+    """Until that rank could begin; with an admitted pull, not before that has come."""
+
+    @property
+    def uncached(self) -> int:
+        """Prefill tokens of the placement; 0 without."""
+        placement = self.placement
+        if placement is None:
+            return 0
+        return max(placement.prompt_tokens - placement.ready_tokens - placement.arriving_tokens, 1)
 
 
 class Router:
     """Owns what decisions remember: the policy, the tie cursor, the traffic so far and the latest decisions."""
 
-    __slots__ = ("_cursor", "_log", "_number", "_output_mean", "_policy", "_traffic", "_wait_max_ns")
+    __slots__ = ("_cursor", "_log", "_number", "_output_mean", "_policy", "_takes_pulls", "_traffic", "_wait_max_ns")
 
     def __init__(self, policy: str, wait_max_ns: Nanos, decisions_kept: int, now: Nanos) -> None:
         self._policy = POLICIES[policy]()
+        self._takes_pulls = POLICIES[policy] is MarginalTime
         self._wait_max_ns = wait_max_ns
         self._log = DecisionLog(self._policy.name, self._policy.term_names, decisions_kept)
         self._number = 0
@@ -110,8 +144,17 @@ class Router:
         """The newest of some requests, or of all; newest first."""
         return self._log.newest(requests, limit)
 
-    def route(self, now: Nanos, asked: RouteAsked, lineup: Lineup, table: PageTable, ledger: Ledger) -> Ruling:
-        """Books nothing: the caller books the placement before it routes again."""
+    def route(
+        self,
+        now: Nanos,
+        asked: RouteAsked,
+        lineup: Lineup,
+        table: PageTable,
+        ledger: Ledger,
+        find_pulls: FindPulls | None,
+    ) -> Ruling:
+        """Books nothing: the caller books the placement before it routes again. Without `find_pulls`, and in policies
+        that do not reckon in time, every rank computes what it lacks."""
         self._number += 1
         tokens = asked.prompt_tokens + min(asked.output_tokens_max, 1)
         if tokens > lineup.tokens_most:
@@ -119,19 +162,28 @@ class Router:
         ranks, numbers, absent = _sort_out(asked, lineup, tokens)
         if not ranks:
             self._note_refusal(now, asked, "busy: every rank that fits is excluded", absent)
-            return Ruling(Busy(asked.request, asked.attempt, RETRY_AFTER_MIN_NS), None, 0)
-        depths = table.depths(asked.chain, lineup.holders)
+            return Ruling(Busy(asked.request, asked.attempt, RETRY_AFTER_MIN_NS), None, None, 0.0)
+        if not self._takes_pulls:
+            find_pulls = None
+        holders = lineup.holders if find_pulls is None else lineup.holders | sum(map(_holder, lineup.leaving))
+        depths = table.depths(asked.chain, holders)
         ready = [depths[rank.holder] for rank in ranks]
         arriving, writers = ledger.arriving(asked.chain, numbers, ready)
         view = self._view(now, asked, ranks, ready, arriving, len(lineup.eligible))
+        pulls = None if find_pulls is None else find_pulls(view, lineup, depths)
+        if pulls is not None:
+            view.uncached, view.waits, view.fetch_ns = pulls.uncached, pulls.waits, pulls.fetch_ns
         choice = self._policy.choose(view)
+        pull = None if pulls is None else pulls.proposals[choice.index]
+        if pull is not None and pull.gate is None:
+            choice.reason = FETCHED
         wait = min(view.waits)
         if wait > self._wait_max_ns:
-            self._note(view, choice, None, "busy: every wait is too long", numbers, absent)
+            self._note(view, choice, None, "busy: every wait is too long", numbers, absent, None)
             retry_after = Nanos(max(int(wait) - self._wait_max_ns, RETRY_AFTER_MIN_NS))
-            return Ruling(Busy(asked.request, asked.attempt, retry_after), None, 0)
-        self._note(view, choice, numbers[choice.index], choice.reason, numbers, absent)
-        return self._settle(view, choice, writers[choice.index])
+            return Ruling(Busy(asked.request, asked.attempt, retry_after), None, None, 0.0)
+        self._note(view, choice, numbers[choice.index], choice.reason, numbers, absent, pull)
+        return self._settle(view, choice, writers[choice.index], pull)
 
     def _view(
         self,
@@ -155,6 +207,7 @@ class Router:
             known,
             uncached,
             waits,
+            NO_FETCHES,
             len(asked.chain) // HASH_BYTES,
             output_mean,
             arrivals / eligible,
@@ -166,9 +219,9 @@ class Router:
         reason = UnroutableReason.NEVER_FITS if lineup.eligible else UnroutableReason.NO_REPLICA
         _, _, absent = _sort_out(asked, lineup, tokens)
         self._note_refusal(now, asked, reason.value, absent)
-        return Ruling(Unroutable(asked.request, asked.attempt, reason, lineup.tokens_most), None, 0)
+        return Ruling(Unroutable(asked.request, asked.attempt, reason, lineup.tokens_most), None, None, 0.0)
 
-    def _settle(self, view: RouteView, choice: Choice, writer: RequestId | None) -> Ruling:
+    def _settle(self, view: RouteView, choice: Choice, writer: RequestId | None, pull: Proposal | None) -> Ruling:
         asked, index, now = view.asked, choice.index, view.now
         rank, uncached, ready = view.ranks[index], view.uncached[index], view.ready[index]
         self._cursor = rank.rank + 1
@@ -192,7 +245,7 @@ class Router:
         answer = RouteDecided(
             asked.request, asked.attempt, self._number, rank.rank, rank.epoch, choice.reason, ready, None
         )
-        return Ruling(answer, placement, uncached)
+        return Ruling(answer, placement, pull, view.waits[index])
 
     def _note(
         self,
@@ -202,6 +255,7 @@ class Router:
         reason: str,
         candidates: tuple[Rank, ...],
         absent: tuple[tuple[Rank, str], ...],
+        pull: Proposal | None,
     ) -> None:
         asked = view.asked
         self._log.append(
@@ -221,6 +275,7 @@ class Router:
                 choice.costs,
                 choice.terms,
                 absent,
+                pull,
             )
         )
 
@@ -231,7 +286,22 @@ class Router:
         none: tuple[int, ...] = ()
         self._log.append(
             Outcome(
-                self._number, request, attempt, now, None, reason, tokens, blocks, (), none, none, none, (), (), absent
+                self._number,
+                request,
+                attempt,
+                now,
+                None,
+                reason,
+                tokens,
+                blocks,
+                (),
+                none,
+                none,
+                none,
+                (),
+                (),
+                absent,
+                None,
             )
         )
 
@@ -247,6 +317,10 @@ class Router:
                 self._log.digest_state(),
             )
         )
+
+
+def _holder(rank: RankView) -> int:
+    return rank.holder
 
 
 def _sort_out(

@@ -64,6 +64,7 @@ def _decision(made: Mapping[str, Any]) -> Decision:
         chain_blocks=made["chain_blocks"],
         term_names=names,
         candidates=tuple(candidates),
+        fetch=made["fetch"] or "",
     )
 
 

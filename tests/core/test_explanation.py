@@ -36,6 +36,7 @@ DECISION = Decision(
         Candidate(Rank(1), True, "", 37, 2, 16, in_ms(102, 1.62, 6.5, 0, 0), *in_ms(110.12)),
         Candidate(Rank(2), False, "down", 0, 0, 640, (), 0.0),
     ),
+    fetch="",
 )
 VISIT = Visit(
     attempt=0,
@@ -85,6 +86,12 @@ def test_a_request_shows_what_it_really_met_beside_it() -> None:
         "outcome: complete; 24 output tokens, submitted 1.00 ms after its arrival, first token 95.50 ms after it, "
         "end 400.00 ms after it",
     ]
+
+
+def test_what_the_rank_could_be_sent_is_shown() -> None:
+    lines = decision_lines(attrs.evolve(DECISION, fetch="pull of 3 blocks; admitted"), None)
+    assert lines[:-2] == decision_lines(DECISION, None)[:-1]
+    assert lines[-2:] == ["  fetch:    pull of 3 blocks; admitted", decision_lines(DECISION, None)[-1]]
 
 
 def test_a_policy_without_times_shows_its_own_unit_and_predicts_none() -> None:

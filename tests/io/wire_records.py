@@ -80,6 +80,7 @@ DECISION = ic.Decision(
     chain_blocks=1,
     term_names=("wait", "prefill"),
     candidates=(CANDIDATE, attrs.evolve(CANDIDATE, rank=Rank(2), eligible=False, reason="down", cost=float("inf"))),
+    fetch="pull of 3 blocks",
 )
 TRANSFERS = tr.TransfersShown(
     under_way=(tr.TransferShown(TRANSFER, Rank(0), Rank(1), tr.TransferMode.MOVE, 3, "copying", "", ""),),

@@ -65,6 +65,8 @@ class Decision:
     chain_blocks: int
     term_names: tuple[str, ...]
     candidates: tuple[Candidate, ...]
+    fetch: str
+    """What the chosen rank could be sent instead of computing it, and whether it is; empty: nobody has more than it."""
 
 
 @attrs.frozen

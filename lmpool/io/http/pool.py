@@ -93,6 +93,7 @@ def decision_document(decision: Decision) -> dict[str, Any]:
         "prompt_tokens": decision.prompt_tokens,
         "chain_blocks": decision.chain_blocks,
         "candidates": [_candidate_document(candidate, decision.term_names) for candidate in decision.candidates],
+        "fetch": decision.fetch or None,
     }
 
 

@@ -137,6 +137,7 @@ DECISION = Decision(
     chain_blocks=4,
     term_names=("own", "followers"),
     candidates=(Candidate(Rank(0), True, "", 2, 1, 16, (1.5, 2.5), 4.0),),
+    fetch="",
 )
 
 HISTORY = History(
