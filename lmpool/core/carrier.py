@@ -193,7 +193,7 @@ class Carrier:
     # What is told
 
     def shown(self) -> TransfersShown:
-        return self.tally.shown(self._transfers)
+        return self.tally.shown(self._transfers, None if self._placer is None else self._placer.shown())
 
     def audit(self) -> None:
         if self._placer is not None:

@@ -12,7 +12,7 @@ from lmpool.core.fetch import Giver, fetches
 from lmpool.core.fleet import RouteView
 from lmpool.core.ids import SECOND, BlockHash, Epoch, Nanos, Peer, Rank, Role, TransferId
 from lmpool.core.ledger import Ledger
-from lmpool.core.messages.transfer import CopyMeans, TransferRefusal
+from lmpool.core.messages.transfer import CopyMeans, PlacementShown, TransferRefusal
 from lmpool.core.page_table import PageTable
 from lmpool.core.placement import HeldChain, PlacementView, Site, propose
 from lmpool.core.prefix import HASH_BYTES, chain_length
@@ -246,6 +246,9 @@ class Placer:
         self._known = None
 
     # What is told
+
+    def shown(self) -> PlacementShown:
+        return self.log.shown(self._prices.errors)
 
     def audit(self) -> None:
         """Asserts bounds, and that a rank is the source of one transfer and the target of one."""

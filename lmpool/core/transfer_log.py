@@ -1,12 +1,15 @@
 """What was proposed and what became of it: for whoever asks whether transfers pay."""
 
 from collections import deque
+from itertools import islice
 
 import attrs
 
 from lmpool.core.ids import BlockHash, Nanos, TransferId
+from lmpool.core.limits import TRANSFERS_TOLD
+from lmpool.core.messages.transfer import PlacedShown, PlacementShown, RefusedShown
 from lmpool.core.proposal import Gate, Occasion, Proposal
-from lmpool.core.transfer_price import Pair
+from lmpool.core.transfer_price import Pair, PriceErrors
 from lmpool.core.transfers import Transfer, TransferOutcome
 
 REFUSALS_KEPT = 256
@@ -84,6 +87,41 @@ class TransferLog:
         """Newest first."""
         return tuple(reversed(self._refusals.values()))
 
+    def shown(self, errors: PriceErrors) -> PlacementShown:
+        return PlacementShown(
+            admitted=tuple([(occasion.value, count) for occasion, count in self.admitted.items()]),
+            refused=tuple([(occasion.value, gate.value, n) for (occasion, gate), n in self.refused.items() if n]),
+            blocks=tuple([(occasion.value, count) for occasion, count in self.published_blocks.items()]),
+            observed=errors.observed,
+            observed_ns=errors.observed_ns,
+            error_ns=errors.error_ns,
+            over_median=errors.over_median,
+            over_p95=errors.over_p95,
+            placed=tuple(map(_placed, self.records()[:TRANSFERS_TOLD])),
+            refusals=tuple(map(_refused, islice(reversed(self._refusals.values()), TRANSFERS_TOLD))),
+        )
+
     def digest_state(self) -> str:
         refused = [(occasion.value, gate.value, count) for (occasion, gate), count in self.refused.items()]
         return repr((self._underway, list(self._records), list(self._refusals.values()), self.admitted, refused))
+
+
+def _placed(record: TransferRecord) -> PlacedShown:
+    proposal, outcome = record.proposal, record.outcome
+    return PlacedShown(
+        transfer=record.transfer,
+        occasion=proposal.occasion.value,
+        source=proposal.pair.source,
+        target=proposal.pair.target,
+        blocks=proposal.blocks,
+        began_ns=record.began,
+        median_ns=proposal.price.median_ns,
+        p95_ns=proposal.price.p95_ns,
+        saved_ns=proposal.saved_ns,
+        outcome="" if outcome is None else outcome.value,
+        took_ns=record.took_ns,
+    )
+
+
+def _refused(record: RefusalRecord) -> RefusedShown:
+    return RefusedShown(record.at, record.proposal.reason, record.times)

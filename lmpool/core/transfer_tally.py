@@ -3,7 +3,13 @@
 from collections import deque
 
 from lmpool.core.limits import TRANSFERS_TOLD
-from lmpool.core.messages.transfer import TransferDenial, TransferRefusal, TransferShown, TransfersShown
+from lmpool.core.messages.transfer import (
+    PlacementShown,
+    TransferDenial,
+    TransferRefusal,
+    TransferShown,
+    TransfersShown,
+)
 from lmpool.core.prefix import chain_length
 from lmpool.core.transfers import Transfer, TransferOutcome, Transfers
 
@@ -36,7 +42,7 @@ class TransferTally:
     def _refuse(self, reason: str) -> None:
         self._refusals[reason] = self._refusals.get(reason, 0) + 1
 
-    def shown(self, transfers: Transfers) -> TransfersShown:
+    def shown(self, transfers: Transfers, placement: PlacementShown | None) -> TransfersShown:
         return TransfersShown(
             under_way=tuple([_shown(transfer) for transfer in transfers.under_way()]),
             over=tuple(self._over),
@@ -45,6 +51,7 @@ class TransferTally:
             blocks=self.blocks,
             size_bytes=self.size_bytes,
             copy_ns=self.copy_ns,
+            placement=placement,
         )
 
     def digest_state(self) -> str:

@@ -13,7 +13,7 @@ import lmpool
 from lmpool.core.ids import SECOND, Nanos
 from lmpool.core.ingress import IngressSnapshot
 from lmpool.core.messages.ingress_control import RankState, StateReported
-from lmpool.core.messages.transfer import TransfersShown
+from lmpool.core.messages.transfer import PlacementShown, TransfersShown
 
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600)
 """Up to ten minutes, so that overload does not end in one overflow bucket."""
@@ -207,6 +207,34 @@ def _transfer_families(transfers: TransfersShown) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "lmpool_transfer_copy_seconds", "What their copies took, as targets saw it.", value=seconds
     )
+    if transfers.placement is not None:
+        yield from _placement_families(transfers.placement)
+
+
+PREDICTIONS: tuple[tuple[str, str, Callable[[PlacementShown], float]], ...] = (
+    ("lmpool_placement_predictions", "Transfers compared with their price.", lambda shown: shown.observed),
+    ("lmpool_placement_seconds", "What those took.", lambda shown: shown.observed_ns / SECOND),
+    ("lmpool_placement_error_seconds", "Their distance from the median.", lambda shown: shown.error_ns / SECOND),
+    ("lmpool_placement_over_median", "Those that took longer than the median.", lambda shown: shown.over_median),
+    ("lmpool_placement_over_p95", "Those that took longer than the P95.", lambda shown: shown.over_p95),
+)
+
+
+def _placement_families(shown: PlacementShown) -> Iterator[Metric]:
+    admitted = CounterMetricFamily("lmpool_placement_admitted", "Begun by control itself.", labels=["occasion"])
+    for occasion, count in shown.admitted:
+        admitted.add_metric([occasion], count)
+    yield admitted
+    refused = CounterMetricFamily("lmpool_placement_refused", "Not begun by control.", labels=["occasion", "gate"])
+    for occasion, gate, count in shown.refused:
+        refused.add_metric([occasion, gate], count)
+    yield refused
+    blocks = CounterMetricFamily("lmpool_placement_blocks", "Blocks that were published.", labels=["occasion"])
+    for occasion, count in shown.blocks:
+        blocks.add_metric([occasion], count)
+    yield blocks
+    for name, about, value in PREDICTIONS:
+        yield CounterMetricFamily(name, about, value=value(shown))
 
 
 def _replica_families(ranks: Iterable[RankState]) -> Iterator[Metric]:

@@ -266,3 +266,27 @@ def test_the_digest_knows_who_awaits_a_transfer() -> None:
     assert one.machine.digest() == other.machine.digest()
     decide(one, 2)
     assert one.machine.digest() != other.machine.digest()
+
+
+def test_the_state_tells_what_was_predicted_and_what_it_took() -> None:
+    plane = plane_of(CHAIN, b"")
+    decide(plane, 1)
+    plane.pass_time(12 * MILLISECOND)
+    publish(plane, 0, 1)
+    shown = plane.state().transfers.placement
+    assert shown is not None
+    assert dict(shown.admitted)["pull"] == 1
+    assert dict(shown.blocks)["pull"] == 64
+    (placed,) = shown.placed
+    assert (placed.median_ns, placed.took_ns, placed.outcome) == (10e6, 12 * MILLISECOND, "published")
+    assert (shown.observed, shown.observed_ns, shown.error_ns, shown.over_median) == (1, 12e6, 2e6, 1)
+
+
+def test_the_state_tells_what_was_refused_and_why() -> None:
+    plane = plane_of(CHAIN[: 5 * HASH_BYTES], b"")
+    decide(plane, 1, CHAIN[: 5 * HASH_BYTES])
+    shown = plane.state().transfers.placement
+    assert shown is not None
+    assert shown.refused == (("pull", "not worth it", 1),)
+    (refusal,) = shown.refusals
+    assert refusal.reason == plane.decision().fetch

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lmpool.core.ids import SECOND, Epoch, Nanos, Rank, TransferId
 from lmpool.core.ingress import IngressSnapshot
 from lmpool.core.messages.ingress_control import RankState, StateReported
-from lmpool.core.messages.transfer import TransferMode, TransferShown, TransfersShown
+from lmpool.core.messages.transfer import PlacementShown, TransferMode, TransferShown, TransfersShown
 from lmpool.io.metrics import Meter, Metrics, PoolView, RequestOutcome
 from tests.specs.tables import read_rows
 
@@ -38,6 +38,9 @@ def rank_state(rank: int) -> RankState:
 
 
 SHOWN = TransferShown(TransferId(Epoch(4), 9), Rank(0), Rank(1), TransferMode.COPY, 3, "copying", "", "")
+PLACEMENT = PlacementShown(
+    (("pull", 3), ("copy", 1)), (("pull", "not worth it", 2),), (("pull", 30),), 4, 2e9, 5e8, 2, 1, (), ()
+)
 STATE = StateReported(
     number=1,
     policy="marginal-time",
@@ -48,7 +51,7 @@ STATE = StateReported(
     stale_dropped=0,
     resyncs=0,
     transfers=TransfersShown(
-        (SHOWN,), (SHOWN,), (("published", 3), ("late", 1)), (("no blocks", 2),), 30, 4096, 1_500_000_000
+        (SHOWN,), (SHOWN,), (("published", 3), ("late", 1)), (("no blocks", 2),), 30, 4096, 1_500_000_000, PLACEMENT
     ),
 )
 
@@ -152,6 +155,16 @@ def test_b68_a_replica_that_starts_again_counts_anew_says_so_and_changes_no_othe
     changed = {name for name in before if before[name] != after[name]}
     assert {labels for _, labels in changed} == {of_rank}
     assert before.keys() == after.keys()
+
+
+def test_predictions_of_transfers_stand_beside_what_they_took() -> None:
+    found = samples(ticking(), STATE)
+    assert found["lmpool_placement_admitted_total", (("occasion", "pull"),)] == 3
+    assert found["lmpool_placement_refused_total", (("gate", "not worth it"), ("occasion", "pull"))] == 2
+    assert found["lmpool_placement_seconds_total", ()] == 2
+    assert found["lmpool_placement_error_seconds_total", ()] == 0.5
+    off = attrs.evolve(STATE, transfers=attrs.evolve(STATE.transfers, placement=None))
+    assert not [name for name, _ in samples(ticking(), off) if name.startswith("lmpool_placement")]
 
 
 def test_without_control_the_scrape_says_so() -> None:

@@ -46,7 +46,7 @@ STATE = StateReported(
     decisions=22,
     stale_dropped=0,
     resyncs=0,
-    transfers=TransfersShown((), (), (), (), 0, 0, 0),
+    transfers=TransfersShown((), (), (), (), 0, 0, 0, None),
 )
 
 

@@ -90,6 +90,20 @@ TRANSFERS = tr.TransfersShown(
     blocks=3,
     size_bytes=4096,
     copy_ns=1_500_000,
+    placement=tr.PlacementShown(
+        admitted=(("pull", 2),),
+        refused=(("copy", "no room", 1),),
+        blocks=(("pull", 3),),
+        observed=1,
+        observed_ns=2e7,
+        error_ns=5e6,
+        over_median=1,
+        over_p95=0,
+        placed=(
+            tr.PlacedShown(TRANSFER, "pull", Rank(0), Rank(1), 3, Nanos(5), 1.5e7, 4e7, 9e7, "published", Nanos(7)),
+        ),
+        refusals=(tr.RefusedShown(Nanos(6), "copy of 3 blocks", 1),),
+    ),
 )
 RANK_STATE = ic.RankState(
     rank=Rank(0),

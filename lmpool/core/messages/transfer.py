@@ -279,6 +279,58 @@ class TransferShown:
 
 
 @attrs.frozen
+class PlacedShown:
+    """A transfer that control has begun of its own accord, with what was predicted."""
+
+    transfer: TransferId
+    occasion: str
+    """`specs/placement.md`, as are the gates."""
+    source: Rank
+    target: Rank
+    blocks: int
+    began_ns: Nanos
+    median_ns: float
+    p95_ns: float
+    saved_ns: float
+    outcome: str
+    """Empty: it is under way."""
+    took_ns: Nanos | None
+    """Until it was published; None if it was not."""
+
+
+@attrs.frozen
+class RefusedShown:
+    """The last of equal refusals."""
+
+    at_ns: Nanos
+    reason: str
+    """With all terms, in words."""
+    times: int
+
+
+@attrs.frozen
+class PlacementShown:
+    """Counts are of this life of control."""
+
+    admitted: tuple[tuple[str, int], ...]
+    """By occasion, as are the blocks."""
+    refused: tuple[tuple[str, str, int], ...]
+    """By occasion and gate; those that are not 0."""
+    blocks: tuple[tuple[str, int], ...]
+    """Of those that were published."""
+    observed: int
+    """Predictions that were compared with what the transfer took."""
+    observed_ns: float
+    error_ns: float
+    """Sum of the distances from the median."""
+    over_median: int
+    over_p95: int
+    placed: tuple[PlacedShown, ...]
+    """The last few, newest first, as are the refusals."""
+    refusals: tuple[RefusedShown, ...]
+
+
+@attrs.frozen
 class TransfersShown:
     """Part of `StateReported`. Counts are of this life of control."""
 
@@ -292,3 +344,5 @@ class TransfersShown:
     """Of all that were published, as are the next two."""
     size_bytes: int
     copy_ns: int
+    placement: PlacementShown | None
+    """None: control begins none of its own accord."""

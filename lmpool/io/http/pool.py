@@ -9,7 +9,7 @@ from lmpool.core.history import History
 from lmpool.core.ids import SECOND, TransferId
 from lmpool.core.limits import DECISIONS_KEPT
 from lmpool.core.messages.ingress_control import Candidate, Decision, StateReported
-from lmpool.core.messages.transfer import TransferShown, TransfersShown
+from lmpool.core.messages.transfer import PlacedShown, PlacementShown, TransferShown, TransfersShown
 from lmpool.io.explained import Explained
 
 DECISIONS_DEFAULT = 20
@@ -37,6 +37,38 @@ def transfers_document(shown: TransfersShown) -> dict[str, Any]:
         "blocks": shown.blocks,
         "bytes": shown.size_bytes,
         "copy_seconds": shown.copy_ns / SECOND,
+        "placement": None if shown.placement is None else _placement_document(shown.placement),
+    }
+
+
+def _placement_document(shown: PlacementShown) -> dict[str, Any]:
+    return {
+        "admitted": dict(shown.admitted),
+        "refused": [{"occasion": occasion, "gate": gate, "times": times} for occasion, gate, times in shown.refused],
+        "published_blocks": dict(shown.blocks),
+        "predictions": shown.observed,
+        "seconds": shown.observed_ns / SECOND,
+        "error_seconds": shown.error_ns / SECOND,
+        "over_median": shown.over_median,
+        "over_p95": shown.over_p95,
+        "placed": [_placed_document(placed) for placed in shown.placed],
+        "refusals": [attrs.asdict(refusal) for refusal in shown.refusals],
+    }
+
+
+def _placed_document(placed: PlacedShown) -> dict[str, Any]:
+    return {
+        "transfer": transfer_word(placed.transfer),
+        "occasion": placed.occasion,
+        "source": placed.source,
+        "target": placed.target,
+        "blocks": placed.blocks,
+        "began_ns": placed.began_ns,
+        "predicted_seconds": placed.median_ns / SECOND,
+        "predicted_p95_seconds": placed.p95_ns / SECOND,
+        "saves_seconds": placed.saved_ns / SECOND,
+        "outcome": placed.outcome or None,
+        "seconds": None if placed.took_ns is None else placed.took_ns / SECOND,
     }
 
 

@@ -14,7 +14,14 @@ from lmpool.core.history import History, Visit
 from lmpool.core.ids import MILLISECOND, Epoch, Nanos, Rank, RequestId, TransferId
 from lmpool.core.ingress import IngressSnapshot
 from lmpool.core.messages.ingress_control import Candidate, Decision, RankState, StateReported
-from lmpool.core.messages.transfer import TransferMode, TransferShown, TransfersShown
+from lmpool.core.messages.transfer import (
+    PlacedShown,
+    PlacementShown,
+    RefusedShown,
+    TransferMode,
+    TransferShown,
+    TransfersShown,
+)
 from lmpool.io.errors import LMPoolError
 from lmpool.io.explained import Explained
 from lmpool.io.generation import Chunk, GenerationRequest, NamedLogprob, ScoredToken
@@ -123,7 +130,33 @@ class ScriptedService:
 
 
 TRANSFER = TransferShown(TransferId(Epoch(4), 9), Rank(0), Rank(1), TransferMode.COPY, 3, "ended", "published", "")
-TRANSFERS = TransfersShown((), (TRANSFER,), (("published", 1),), (("no blocks", 2),), 3, 4096, 1_500_000)
+PLACEMENT = PlacementShown(
+    admitted=(("pull", 1),),
+    refused=(("copy", "not worth it", 4),),
+    blocks=(("pull", 3),),
+    observed=1,
+    observed_ns=30e6,
+    error_ns=10e6,
+    over_median=1,
+    over_p95=0,
+    placed=(
+        PlacedShown(
+            TransferId(Epoch(4), 9),
+            "pull",
+            Rank(0),
+            Rank(1),
+            3,
+            Nanos(5),
+            20e6,
+            40e6,
+            90e6,
+            "published",
+            Nanos(30_000_000),
+        ),
+    ),
+    refusals=(RefusedShown(Nanos(7), "copy of 3 blocks", 4),),
+)
+TRANSFERS = TransfersShown((), (TRANSFER,), (("published", 1),), (("no blocks", 2),), 3, 4096, 1_500_000, PLACEMENT)
 RANK_STATE = RankState(Rank(0), Epoch(2), "live", 100, 10, 20, 30, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 DECISION = Decision(
     number=3,

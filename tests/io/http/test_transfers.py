@@ -117,4 +117,30 @@ async def test_the_state_of_the_pool_tells_of_transfers(client: httpx.AsyncClien
         "blocks": 3,
         "bytes": 4096,
         "copy_seconds": 0.0015,
+        "placement": {
+            "admitted": {"pull": 1},
+            "refused": [{"occasion": "copy", "gate": "not worth it", "times": 4}],
+            "published_blocks": {"pull": 3},
+            "predictions": 1,
+            "seconds": 0.03,
+            "error_seconds": 0.01,
+            "over_median": 1,
+            "over_p95": 0,
+            "placed": [
+                {
+                    "transfer": "4-9",
+                    "occasion": "pull",
+                    "source": 0,
+                    "target": 1,
+                    "blocks": 3,
+                    "began_ns": 5,
+                    "predicted_seconds": 0.02,
+                    "predicted_p95_seconds": 0.04,
+                    "saves_seconds": 0.09,
+                    "outcome": "published",
+                    "seconds": 0.03,
+                }
+            ],
+            "refusals": [{"at_ns": 7, "reason": "copy of 3 blocks", "times": 4}],
+        },
     }
