@@ -12,7 +12,7 @@ import uvloop
 from lmpool.core.messages.transfer import TransferDenial, TransferMode
 from tests.e2e.server import Server, moments, serving
 from tests.e2e.transfer_chaos import struck
-from tests.e2e.transfer_rig import TransferRig, transfer_rig
+from tests.e2e.transfer_rig import TransferRig, is_at_rest, transfer_rig
 from tests.io.cluster import BLOCK
 
 BLOCKS = 20
@@ -47,6 +47,7 @@ def test_a_move_frees_the_source_and_only_what_nobody_stands_on(tmp_path: Path) 
         async with transfer_rig(tmp_path, copy_block_s=0) as rig:
             prompt = rig.prompt(1, BLOCKS)
             await rig.run(prompt, 0)
+            await rig.until_state(lambda state: is_at_rest(state) and state.ranks[0].blocks_cached >= BLOCKS)
             before = (await rig.state()).ranks[0].blocks_cached
             await rig.order(prompt, 0, 1, TransferMode.MOVE)
             assert (await rig.over()).outcome == "published"
@@ -127,7 +128,9 @@ def test_an_operator_moves_a_prefix_of_a_running_server(
     keys.write_text("sk-operator ops admin\n")
     model = str(request.getfixturevalue(folder))
     prompt = [5 + place % 200 for place in range(100)]
-    with serving(tmp_path, model, "--replicas", "2", "--kv-blocks", "64", "--api-key-file", str(keys)) as server:
+    # requests follow the prefix; the default might find it as quick to compute it anew
+    arguments = ("--replicas", "2", "--kv-blocks", "64", "--api-key-file", str(keys), "--policy", "longest-prefix")
+    with serving(tmp_path, model, *arguments) as server:
         source, cached, computed = answered(server, prompt)
         assert cached == 0
         wish = {"prompt": prompt, "source": source, "target": 1 - source, "mode": "move"}

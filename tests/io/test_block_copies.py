@@ -9,13 +9,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import attrs
+import pytest
 
+from lmpool.core.data_path import CopyFaultError
 from lmpool.core.effects import CopyBlocks, SendBlocks
 from lmpool.core.events import BlocksCopied, CopyEvent, CopyFailed, SendFailed
 from lmpool.core.ids import SECOND, BlockId, Epoch, Generation, Nanos, Peer, Rank, Role, TransferId
 from lmpool.core.messages.transfer import CopyMeans
 from lmpool.io.block_copies import NO_PATH, BlockCopies
-from lmpool.io.block_links import blocks_address
+from lmpool.io.block_links import BlockDoor, blocks_address, dial_blocks
 from lmpool.io.clock import monotonic_now
 from lmpool.io.link import Identity, bind_socket, socket_path
 from lmpool.io.wire import Hello, HelloRefused, decode, encode
@@ -276,6 +278,28 @@ def test_strangers_at_the_door_get_no_descriptor(run: Run, tmp_path: Path) -> No
         assert len(descriptors) == 1
         assert encode(identity(0).hello()) == answer[: len(encode(identity(0).hello()))]
         await source.copies.close()
+
+    run(body())
+
+
+@on_both_loops
+def test_another_user_gets_no_descriptor_and_is_not_read(run: Run, tmp_path: Path) -> None:
+    async def body() -> None:
+        stranger = attrs.evolve(identity(0), uid=os.getuid() + 1)  # for whom everybody here is of another user
+        pool = IntegerPool(BLOCKS, WIDTH, Nanos(0), lambda _: None)
+        door = BlockDoor(stranger, pool, blocks_address(str(tmp_path), Rank(0)))
+        answer, descriptors = await asyncio.to_thread(knock, tmp_path, encode(identity(1).hello()))
+        assert descriptors == []
+        assert decode(answer) == HelloRefused(f"processes of user {os.getuid()} are not welcome")
+        with pytest.raises(CopyFaultError, match="refuses us"):
+            await dial_blocks(identity(1), blocks_address(str(tmp_path), Rank(0)), identity(0).peer)
+        await door.close()
+        honest = BlockDoor(identity(0), pool, blocks_address(str(tmp_path), Rank(0)))
+        with pytest.raises(CopyFaultError, match="not welcome"):
+            await dial_blocks(
+                attrs.evolve(identity(1), uid=os.getuid() + 1), blocks_address(str(tmp_path), Rank(0)), identity(0).peer
+            )
+        await honest.close()
 
     run(body())
 
