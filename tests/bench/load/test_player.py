@@ -182,6 +182,8 @@ def test_shorter_answers_are_allowed_where_lengths_are_not_forced() -> None:
     made = trace(asked(0, (0, 10), output=30))
     measured, _ = play(made, ScriptedServer(lambda *_: answered(50, 5, 4)), is_forced=False)
     assert measured[0].is_success
+    measured, _ = play(made, ScriptedServer(lambda *_: answered(50, 5, 4)), is_forced=True)
+    assert measured[0].detail == "4 tokens instead of 30"
 
 
 @pytest.mark.parametrize(
@@ -236,6 +238,7 @@ def test_a_client_that_is_held_up_sees_its_own_lateness() -> None:
     measured, found = play(made, Busy(lambda *_: answered(5, 0, 1)))
     assert measured[-1].lateness_ns is not None
     assert measured[-1].lateness_ns > SECOND
+    assert measured[-1].ttft_ns > measured[-1].lateness_ns
     assert found.planned_rate == pytest.approx(1_000)
     assert found.reached_rate < 12
     assert found.stall_s is not None
