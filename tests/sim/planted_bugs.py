@@ -402,6 +402,8 @@ PLANTED_BUGS = (
     PlantedBug(transfers.nobody_ends_with_its_control, 1, "control is done"),
     PlantedBug(transfers.busy_rank_takes_another, 0, "ranks"),
     PlantedBug(transfers.planning_hides_renewed_views, 7, "lineup"),
+    PlantedBug(transfers.promised_more_than_comes, 13, "brings other blocks"),
+    PlantedBug(transfers.joined_on_the_way_elsewhere, 0, "goes elsewhere"),
 )
 ORDER_BUG = PlantedBug(order_of_a_set, 1, "")
 """Breaks no law of one run: two runs under different hash seeds differ."""

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import attrs
 import pytest
 
 from lmpool.core.block_pool import BlockPool
+from lmpool.core.carrier import Carrier
 from lmpool.core.effects import CopyEffect
 from lmpool.core.exchange import Exchange
 from lmpool.core.fleet import RankView
@@ -12,8 +14,10 @@ from lmpool.core.ids import Nanos, Peer, StepNumber, TransferId
 from lmpool.core.inbound import TargetSide
 from lmpool.core.leases import Leases
 from lmpool.core.membership import Draining, Live
+from lmpool.core.messages.ingress_control import RouteDecided
 from lmpool.core.messages.transfer import (
     AbortTransfer,
+    Awaited,
     BeginCopy,
     Confirm,
     Confirmed,
@@ -26,6 +30,7 @@ from lmpool.core.messages.transfer import (
 from lmpool.core.outbound import SourceSide
 from lmpool.core.reservation import Reservation
 from lmpool.core.roster import Roster
+from lmpool.core.route import Ruling
 from lmpool.core.transfer import (
     TARGET_TRANSITIONS,
     TRANSFER_TRANSITIONS,
@@ -239,3 +244,36 @@ def planning_hides_renewed_views(patch: Patch) -> None:
         ]
 
     patch.setattr(Roster, "givers", givers)
+
+
+def promised_more_than_comes(patch: Patch) -> None:
+    """A request is to wait for a block more than the transfer brings."""
+    fetch = Carrier.fetch
+
+    def generous(self: Carrier, now: Nanos, ruling: Ruling) -> Ruling:
+        ruled = fetch(self, now, ruling)
+        match ruled.answer:
+            case RouteDecided(awaits=Awaited() as awaits):
+                more = attrs.evolve(awaits, blocks=awaits.blocks + 1)
+                return attrs.evolve(ruled, answer=attrs.evolve(ruled.answer, awaits=more))
+            case _:
+                return ruled
+
+    patch.setattr(Carrier, "fetch", generous)
+
+
+def joined_on_the_way_elsewhere(patch: Patch) -> None:
+    """A request is to wait for blocks that are on their way to another rank."""
+    fetch = Carrier.fetch
+
+    def misled(self: Carrier, now: Nanos, ruling: Ruling) -> Ruling:
+        ruled = fetch(self, now, ruling)
+        match ruled.answer:
+            case RouteDecided(awaits=None, rank=rank):
+                others = [plan for plan in self._transfers.under_way() if plan.terms.target.rank != rank]
+                promise = Awaited(others[0].id, 1, others[0].deadline_ns) if others else None
+                return attrs.evolve(ruled, answer=attrs.evolve(ruled.answer, awaits=promise))
+            case _:
+                return ruled
+
+    patch.setattr(Carrier, "fetch", misled)

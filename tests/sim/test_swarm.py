@@ -45,7 +45,7 @@ MUST_HAPPEN = (
     *(f"transfers: {refusal}" for refusal in ("chain missing", "anchor missing", "already resident", "no blocks")),
     "transfers: pins full",
     *(f"transfers: {denial}" for denial in ("rank absent", "same rank", "source busy", "target busy")),
-    "transfers placed",
+    "transfers placed to pull",
     "blocks transferred",
     "blocks freed by moves",
     "sequences whose blocks came",

@@ -57,6 +57,7 @@ class ControlChecks:
         assert known.facts is not None
         assert known.facts.model_tokens_max >= asked.prompt_tokens, "it does not fit"
         assert known.hashes is not None
+        self.transfers.check_promise(asked.chain, decided)
         chain = split_chain(asked.chain)
         assert decided.ready_blocks == _run(chain, 0, known.hashes), "ready blocks are not those reported"
         (decision,) = self._machine._router.decisions((decided.request,), 1)

@@ -352,7 +352,7 @@ def _placement(chance: Random, replicas: int, block_ns: int) -> PlacementRules |
         lease_ns=_span(chance, 5, 1_000),
         room_share=chance.choice((0.0, USUAL.room_share)),
     )
-    cost = block_ns * chance.choice((0.1, 1.0, 3.0))
+    cost = block_ns * chance.choice((0.01, 0.3, 3.0))  # as often as not it is told wrong
     point = CurvePoint(1, cost, 2 * cost, cost, 3 * cost)
     ranks = [Rank(rank) for rank in range(replicas)]
     pairs = tuple(Pair(source, target) for source in ranks for target in ranks if source != target)

@@ -40,7 +40,8 @@ class Remains:
                 )
                 placer = machine._carrier._placer
                 if placer is not None:
-                    self._add(transfers_placed=sum(placer.log.admitted.values()))
+                    admitted = placer.log.admitted.items()
+                    self.counts.update({f"transfers placed to {occasion.value}": count for occasion, count in admitted})
                 self.counts.update({f"transfers {name}": count for name, count in control.transfer_outcomes})
                 self.counts.update({f"transfers: {name}": count for name, count in control.state.transfers.refusals})
             case Ingress():

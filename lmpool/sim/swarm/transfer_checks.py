@@ -3,10 +3,13 @@
 from lmpool.core.control import ControlPlane
 from lmpool.core.effects import Send
 from lmpool.core.ids import Nanos, TransferId
+from lmpool.core.messages.ingress_control import RouteDecided
 from lmpool.core.messages.transfer import Confirm, Finalize, PrepareTarget, Publish
+from lmpool.core.prefix import HASH_BYTES
 from lmpool.core.transfer import TransferState
 from lmpool.core.transfers import ANSWERS_AWAITED, Transfer, TransferOutcome
 from lmpool.sim.swarm.exchange_checks import TransferWords
+from lmpool.sim.swarm.promises import NEVER
 
 OVER = (TransferState.ABORTING, TransferState.ENDED)
 ALL_ANSWERS = ANSWERS_AWAITED + 1
@@ -17,6 +20,7 @@ class TransferChecks:
     """Of one life of control."""
 
     def __init__(self, machine: ControlPlane, words: TransferWords) -> None:
+        self._carrier = machine._carrier
         self._transfers = machine._transfers
         self._words = words
         self._begun: dict[TransferId, Nanos] = {}
@@ -52,6 +56,19 @@ class TransferChecks:
                 self._begun.pop(number, None)
         self._seen = under_way
 
+    def check_promise(self, chain: bytes, decided: RouteDecided) -> None:
+        """What a request is to wait for is on its way to its rank, and is of its chain."""
+        awaits = decided.awaits
+        if awaits is None or awaits.transfer.counter == NEVER:
+            return
+        plan = self._transfers.get(awaits.transfer)
+        assert plan is not None, f"{decided.request} is to wait for {awaits.transfer}, which is not under way"
+        target = plan.terms.target
+        assert (target.rank, target.epoch) == (decided.rank, decided.epoch), f"{awaits.transfer} goes elsewhere"
+        size = HASH_BYTES * awaits.blocks
+        assert 0 < size <= len(chain), f"{decided.request} has no {awaits.blocks} blocks"
+        assert plan.terms.chain[:size] == chain[:size], f"{awaits.transfer} brings other blocks"
+
     def is_wanted(self, transfer: TransferId) -> bool:
         """Whether control has not told its sides to end."""
         found = self._transfers.get(transfer)
@@ -63,3 +80,4 @@ class TransferChecks:
 
     def check_rest(self) -> None:
         assert len(self._transfers) == 0, f"transfers are left: {self._transfers.under_way()}"
+        assert not self._carrier._awaiting, f"requests are kept for transfers: {list(self._carrier._awaiting)}"
