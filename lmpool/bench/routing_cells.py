@@ -66,6 +66,7 @@ class Cell:
             cold=self.cold,
             streak_max=10_000,
             decisions_kept=DECISIONS_KEPT,
+            placement=None,
         )
 
 

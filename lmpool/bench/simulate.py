@@ -17,6 +17,7 @@ from lmpool.bench.simulate_explain import Watch
 from lmpool.bench.simulate_figures import PlotError, Run, Study, check_plot, json_text, plot, table
 from lmpool.core.ids import SECOND, Nanos, Rank
 from lmpool.core.limits import BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, DECISIONS_KEPT, RANKS_MAX
+from lmpool.core.proposal import USUAL
 from lmpool.core.route import POLICIES
 from lmpool.sim.bounds import bounds
 from lmpool.sim.copy_time import assumed_copies
@@ -43,6 +44,7 @@ examples:
   lmpool simulate conversation_trace.jsonl --speed 3 --policy default --policy longest-prefix
   lmpool simulate conversation_trace.jsonl --requests 2000 --jitter --json figures.json --plot figures.svg
   lmpool simulate workload:agent-sessions --rate 0.5 --explain 3
+  lmpool simulate workload:hot-session-skew --rate 2 --policy default --policy round-robin --placement on
   lmpool simulate workload:sibling-bursts --rate 1 --slow 0:2 --cold 7:30
 """
 
@@ -108,6 +110,13 @@ def _parser() -> argparse.ArgumentParser:
     rack.add_argument("--block-size", type=count, metavar="N", help=f"(default: the trace's, or {BLOCK_SIZE})")
     rack.add_argument("--step-tokens", type=count, default=2_048, metavar="N", help="of a step (default %(default)s)")
     rack.add_argument("--sequences", type=count, default=256, metavar="N", help="at a time (default %(default)s)")
+    rack.add_argument(
+        "--placement",
+        choices=("on", "off"),
+        default="off",
+        help="copy KV blocks between replicas where that saves more than it takes (default %(default)s); pulls for "
+        "requests only with marginal-time",
+    )
     times = rack.add_mutually_exclusive_group()
     times.add_argument("--accelerator", default=ACCELERATOR_DEFAULT, choices=tuple(ACCELERATORS))
     times.add_argument("--profile", type=Path, metavar="FILE", help="rates as JSON (specs/step_time.md)")
@@ -178,6 +187,7 @@ def _rack(given: argparse.Namespace, trace: Trace) -> RackSettings:
         ),
         streak_max=STREAK_MAX,
         decisions_kept=DECISIONS_KEPT,
+        placement=USUAL if given.placement == "on" else None,
     )
 
 

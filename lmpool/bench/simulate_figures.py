@@ -8,7 +8,8 @@ from pathlib import Path
 import attrs
 
 from lmpool.bench.table import table_lines
-from lmpool.core.ids import SECOND
+from lmpool.core.ids import MILLISECOND, SECOND
+from lmpool.core.messages.transfer import PlacementShown
 from lmpool.sim.bounds import Bounds
 from lmpool.sim.rack import RackSettings
 from lmpool.sim.replay import Replayed
@@ -64,7 +65,34 @@ def table(study: Study) -> list[str]:
         f"recency), {most.infinite:.3f} without end",
         "",
         *table_lines(COLUMNS, [_row(run) for run in study.runs]),
+        *[line for run in study.runs for line in placement_lines(run.figures)],
     ]
+
+
+def placement_lines(figures: Replayed) -> list[str]:
+    """What was begun and what not, and how well it was predicted."""
+    shown = figures.placement
+    if shown is None:
+        return []
+    blocks = dict(shown.blocks)
+    begun = [f"{occasion} {count} ({blocks[occasion]:,} blocks)" for occasion, count in shown.admitted if count]
+    refused = [f"{occasion} {gate} {count}" for occasion, gate, count in shown.refused]
+    return [
+        "",
+        f"{figures.policy}, transfers begun: {', '.join(begun) or 'none'}",
+        f"  refused: {', '.join(refused) or 'none'}",
+        f"  {_prediction(shown)}",
+    ]
+
+
+def _prediction(shown: PlacementShown) -> str:
+    if not shown.observed:
+        return "none was published"
+    took, error = (total / shown.observed / MILLISECOND for total in (shown.observed_ns, shown.error_ns))
+    return (
+        f"published {shown.observed}, each {took:.1f} ms, {error:.1f} ms from the predicted median; "
+        f"{shown.over_p95} over the P95"
+    )
 
 
 def _row(run: Run) -> Sequence[str]:

@@ -2,8 +2,12 @@
 
 import attrs
 
-from lmpool.core.ids import SECOND, Nanos
+from lmpool.core.ids import SECOND, Nanos, Rank
+from lmpool.core.transfer_price import BUCKETS, CurvePoint, Pair, PairCurve, TransferProfile
 from lmpool.sim.step_time import LLAMA_3_1_8B
+
+MESSAGES = 8
+"""One after the other, from the order to prepare until control hears that the blocks are published."""
 
 
 @attrs.frozen
@@ -43,3 +47,14 @@ def assumed_copies(block_size: int) -> CopyRates:
 
 def copy_ns(rates: CopyRates, blocks: int) -> Nanos:
     return Nanos(round(rates.begin + rates.block * blocks))
+
+
+def transfer_profile(rates: CopyRates, latency_ns: int) -> TransferProfile:
+    """What control knows of them: as calibrated exactly, beside messages that each take so long."""
+    residual = float(MESSAGES * latency_ns)
+    points = [CurvePoint(blocks, time, time, residual, 2 * residual) for blocks, time in _times(rates)]
+    return TransferProfile(1.0, (PairCurve(Pair(Rank(0), Rank(1)), tuple(points)),))
+
+
+def _times(rates: CopyRates) -> list[tuple[int, float]]:
+    return [(1 << power, float(copy_ns(rates, 1 << power))) for power in range(BUCKETS)]

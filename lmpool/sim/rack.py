@@ -1,9 +1,11 @@
 """The cluster of a trace: the control plane and the workers of production, on one timeline, without faults."""
 
 from functools import partial
+from itertools import permutations
 
 import attrs
 
+from lmpool.core.carrier import PlacementRules
 from lmpool.core.control import ControlPlane, ControlSettings
 from lmpool.core.effects import Send
 from lmpool.core.events import Received, Tick
@@ -11,9 +13,11 @@ from lmpool.core.ids import MILLISECOND, SECOND, BlockHash, Epoch, Nanos, Peer, 
 from lmpool.core.messages.ingress_control import Decision, DecisionsAsked, DecisionsReported
 from lmpool.core.messages.transfer import TransferAsked, TransferDecided
 from lmpool.core.prefix import ModelIdentity, namespace_base, namespace_digest
+from lmpool.core.proposal import PlacementSettings
 from lmpool.core.rates import Rates
+from lmpool.core.transfer_price import Pair
 from lmpool.core.worker import Worker, WorkerSettings
-from lmpool.sim.copy_time import CopyRates
+from lmpool.sim.copy_time import CopyRates, transfer_profile
 from lmpool.sim.node import End, Node, connect
 from lmpool.sim.paced_worker import PacedWorker
 from lmpool.sim.step_time import slowed
@@ -46,6 +50,8 @@ class RackSettings:
     streak_max: int
     """Steps that one event may stand for; 1 for single steps. Results are the same."""
     decisions_kept: int
+    placement: PlacementSettings | None
+    """With it control begins transfers of its own accord."""
 
 
 def namespace(block_size: int) -> tuple[bytes, BlockHash]:
@@ -126,8 +132,14 @@ def _control_settings(settings: RackSettings, policy: str) -> ControlSettings:
         waiting_routes_max=4_096,
         sweep_hashes=4_096,
         decisions_kept=settings.decisions_kept,
-        placement=None,
+        placement=None if settings.placement is None else _placement_rules(settings, settings.placement),
     )
+
+
+def _placement_rules(settings: RackSettings, placement: PlacementSettings) -> PlacementRules:
+    ranks = map(Rank, range(settings.replicas))
+    pairs = tuple(Pair(source, target) for source, target in permutations(ranks, 2))
+    return PlacementRules(placement, transfer_profile(settings.copies, LATENCY_NS), pairs)
 
 
 def _worker_settings(settings: RackSettings, rank: Rank, rates: Rates) -> WorkerSettings:

@@ -6,6 +6,7 @@ from statistics import fmean
 import attrs
 
 from lmpool.core.ids import SECOND, Nanos
+from lmpool.core.messages.transfer import PlacementShown
 from lmpool.sim.front import Front, RequestTimes
 from lmpool.sim.prompts import Prompts
 from lmpool.sim.rack import BEGIN_NS, INGRESS, Rack, RackSettings, namespace
@@ -46,6 +47,8 @@ class Replayed:
     preemptions: int
     span_s: float
     """From the first arrival to the last token."""
+    placement: PlacementShown | None
+    """What control began of its own accord, and what it did not."""
     digest: str
     """Of the final state of every machine and of what every request saw."""
 
@@ -112,6 +115,7 @@ class Replay:
             refused=sum(times.refused for times in front.times),
             preemptions=sum(total.preemptions for total in totals),
             span_s=(max((times.ended_ns for _, times in whole), default=BEGIN_NS) - BEGIN_NS) / SECOND,
+            placement=self.rack.control.snapshot().state.transfers.placement,
             digest=self._digest(),
         )
 

@@ -160,3 +160,17 @@ def test_wrong_usage_is_told_in_one_or_two_lines(
     assert code == 2
     assert told in err
     assert 1 <= len(err.splitlines()) <= 2
+
+
+def test_placement_is_told_with_what_was_begun_and_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["workload:hot-session-skew", "--requests", "60", "--rate", "3", "--policy", "default", "--placement", "on"]
+    code, out, _ = _run(capsys, *flags)
+    assert code == 0
+    assert "default, transfers begun: pull " in out
+    assert "not worth it" in out
+    (run,) = _figures(capsys, *flags)["runs"]
+    assert dict(run["placement"]["admitted"])["pull"] == sum(
+        placed["occasion"] == "pull" for placed in run["placement"]["placed"]
+    )
+    (off,) = _figures(capsys, *flags[:-2])["runs"]
+    assert off["placement"] is None

@@ -22,6 +22,7 @@ RACK = RackSettings(
     cold=(),
     streak_max=1_000,
     decisions_kept=1_024,
+    placement=None,
 )
 SINGLE_STEPS = attrs.evolve(RACK, streak_max=1)
 
