@@ -1,4 +1,5 @@
-"""Pulls on route beside those of control: where another rank has more of a request's chain, it is fetched, and the request waits for it.
+"""Pulls on route beside those of control: what another rank has more of a request's chain is fetched, and the request
+waits for it.
 
 Stands between control and its driver, and leaves alone what control has promised by itself.
 """
