@@ -196,7 +196,12 @@ class Proposal:
         """In words."""
         what = f"{self.blocks} blocks from rank {self.pair.source} to rank {self.pair.target}"
         saves = f"would save {self.saved_ns / MILLISECOND:.1f} ms of {self.visitors:.1f} requests"
-        costs = f"takes {self.price.median_ns / MILLISECOND:.1f} ms, at P95 {self.price.p95_ns / MILLISECOND:.1f} ms"
+        if self.joins is None:
+            costs = (
+                f"takes {self.price.median_ns / MILLISECOND:.1f} ms, at P95 {self.price.p95_ns / MILLISECOND:.1f} ms"
+            )
+        else:
+            costs = f"is on its way for another {self.wait_ns / MILLISECOND:.1f} ms"
         verdict = "admitted" if self.gate is None else f"refused: {self.gate.value}"
         return f"{self.occasion.value} of {what} {saves} and {costs}; {verdict}"
 

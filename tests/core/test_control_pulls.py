@@ -164,6 +164,7 @@ def test_later_requests_of_the_chain_join_the_transfer() -> None:
         assert answer.awaits is not None
         assert (answer.awaits.transfer, answer.awaits.blocks) == (FIRST, expected)
     assert len(begun(plane)) == 2
+    assert "is on its way for another 10.0 ms; admitted" in plane.decision().fetch
     assert prefill(plane, 1) == 1 + 1 + 4 * 16 + 1
 
 
