@@ -149,6 +149,16 @@ def test_a_transfer_that_brings_no_more_than_is_there_is_not_joined() -> None:
     assert one(pulls(seen((40, 9)), found=conditions(8, underway=[bringing]))[1]).joins == bringing.transfer
 
 
+def test_who_comes_after_one_that_awaits_a_transfer_joins_it_as_well() -> None:
+    """That one's booking makes the whole chain arriving, and computes none of what the transfer brings."""
+    bringing = underway(0, 1, chain(("a", 30)))
+    view = attrs.evolve(seen((40, 0)), arriving=[0, 40], known=[40, 40], uncached=[1, 1])
+    found = pulls(view, found=conditions(8, underway=[bringing]))
+    assert (one(found[1]).joins, one(found[1]).blocks) == (bringing.transfer, 30)
+    uncached, waits = with_pulls(view, found)
+    assert (uncached[1], waits[1]) == (1, 15 * MILLI)
+
+
 def test_a_transfer_of_another_chain_is_not_joined() -> None:
     bringing = underway(2, 1, chain(("b", 40)))
     assert one(pulls(seen((40, 0)), found=conditions(8, underway=[bringing]))[1]).joins is None

@@ -46,6 +46,27 @@ def test_a_booking_counts_until_its_worker_has_ended_it() -> None:
     ledger.audit()
 
 
+def test_what_a_transfer_did_not_bring_is_counted_again() -> None:
+    ledger = Ledger(1)
+    alone = placement(1, chain(("a", 6)), 100)
+    ledger.book(attrs.evolve(alone, ready_tokens=96), Nanos(10))
+    assert left(ledger) == 4
+    ledger.miss(alone)
+    assert left(ledger) == 100
+    ledger.progress(R0, ONE, request(1), 60)
+    ledger.miss(alone)
+    assert left(ledger) == 60
+
+
+def test_a_transfer_that_a_later_attempt_does_not_await_changes_nothing() -> None:
+    ledger = Ledger(1)
+    alone = placement(1, b"", 100)
+    ledger.miss(alone)
+    ledger.book(attrs.evolve(alone, attempt=1, ready_tokens=96), Nanos(10))
+    ledger.miss(alone)
+    assert left(ledger) == 4
+
+
 def test_reports_of_other_ranks_and_lives_change_nothing() -> None:
     ledger = Ledger(2)
     ledger.book(placement(1, b"", 100), Nanos(10))

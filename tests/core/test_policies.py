@@ -208,6 +208,16 @@ def test_marginal_time_spreads_decodes() -> None:
     assert (chosen(choice, view), choice.reason) == (1, COLD)
 
 
+def test_marginal_time_lets_no_prompt_overtake_the_transfer_that_it_awaits() -> None:
+    """It is short then, and long prompts are booked before it."""
+    account = attrs.evolve(NOTHING, prefill_tokens=5_000, prefills=[5_000])
+    busy = attrs.evolve(idle_rank(0), account=account, pending_ns=500 * MILLI)
+    view = attrs.evolve(waiting(route_view(plain_question(), [busy], [0]), 500.0), uncached=[1])
+    assert MarginalTime().choose(view).terms[0] < 30 * MILLI
+    fetched = MarginalTime().choose(attrs.evolve(view, fetch_ns=[30 * MILLI])).terms[0]
+    assert fetched == pytest.approx(30 * MILLI + busy.step_ns)
+
+
 def test_marginal_time_of_one_candidate_says_so() -> None:
     assert MarginalTime().choose(route_view(plain_question(), ranks(1), [3])).reason == ONLY
 
