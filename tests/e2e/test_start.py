@@ -4,12 +4,15 @@ import json
 import os
 import signal
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.e2e.server import START_S, started
+from tests.e2e.server import START_S, Server, started
 from tests.model_folder import write_tiny_folder
 
 
@@ -94,21 +97,45 @@ def test_b79_a_pool_too_small_for_the_context_names_the_flags(tiny_llama_folder:
     assert "--kv-" in lines[-1] + lines[-2]
 
 
+@contextmanager
+def never_ready(server: Server, name: str) -> Iterator[None]:
+    """Keeps every life of a process stopped: one that stands still is replaced after a while."""
+    over = threading.Event()
+
+    def hold() -> None:
+        while not over.wait(0.05):
+            _signal(signal.SIGSTOP)
+
+    def _signal(number: signal.Signals) -> None:
+        pid = server.children().get(name)
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        yield
+    finally:
+        over.set()
+        holder.join()
+        _signal(signal.SIGCONT)
+
+
 @pytest.mark.model
 def test_b64_a_server_that_loads_is_alive_and_not_ready(tiny_llama_folder: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     arguments = (str(tiny_llama_folder), "--replicas", "1", "--device", "cpu", "--kv-blocks", "64", "--port", port)
     with started(tmp_path, *arguments) as server:
-        worker = server.wait_for_child("worker-0", 0)
-        os.kill(worker, signal.SIGSTOP)  # so that it cannot be ready before it was asked
         url = f"http://127.0.0.1:{port}"
-        assert httpx.get(url + "/livez", timeout=START_S).status_code == 200
-        ready = httpx.get(url + "/readyz", timeout=START_S)
-        asked = httpx.post(url + "/v1/completions", json={"prompt": "hello", "max_tokens": 4}, timeout=START_S)
+        server.wait_for_child("worker-0", 0)
+        with never_ready(server, "worker-0"):
+            assert httpx.get(url + "/livez", timeout=START_S).status_code == 200
+            ready = httpx.get(url + "/readyz", timeout=START_S)
+            asked = httpx.post(url + "/v1/completions", json={"prompt": "hello", "max_tokens": 4}, timeout=START_S)
         assert (ready.status_code, asked.status_code) == (503, 503)
         assert "retry-after" in asked.headers
-        os.kill(worker, signal.SIGCONT)
         server.wait_ready()
         assert httpx.get(url + "/readyz", timeout=START_S).status_code == 200
         asked = httpx.post(url + "/v1/completions", json={"prompt": "hello", "max_tokens": 4}, timeout=START_S)
