@@ -74,7 +74,7 @@ def _calibration(file: str) -> Calibration:
 
 
 def _refusal(why: CalibrationError | str) -> ReplicaError:
-    return ReplicaError(str(why), "or start without --calibration")
+    return ReplicaError(str(why), "start without --calibration to begin with assumed prices")
 
 
 def block_bytes_most(model_folder: Path, block_size: int) -> int:

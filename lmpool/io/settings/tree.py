@@ -146,7 +146,7 @@ class RoutingSettings:
         one_of("auto", "off"),
         "auto: KV blocks are copied between replicas, for requests and before them, where that saves more time than "
         "it takes; on CPU only",
-        "off, as it is not shown yet on which loads it pays",
+        "it is not shown yet on which loads it pays",
     )
     calibration: Path | None = _knob(  # noqa: RUF009
         None,
