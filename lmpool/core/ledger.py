@@ -140,7 +140,7 @@ class Ledger:
 
     def miss(self, placement: Placement) -> None:
         """The request computes what a transfer was to bring: it is as if placed like this from the beginning."""
-        booking = self._bookings.get(placement.request)
+        booking = self._of(placement.rank, placement.epoch, placement.request)
         if booking is not None and booking.placement.attempt == placement.attempt:
             self._count(booking, -1)
             booking.placement = placement

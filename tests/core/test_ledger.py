@@ -67,6 +67,19 @@ def test_a_transfer_that_a_later_attempt_does_not_await_changes_nothing() -> Non
     assert left(ledger) == 4
 
 
+def test_a_transfer_that_is_awaited_elsewhere_by_now_changes_nothing() -> None:
+    """Its ingress gave the booking up and routed by itself; the other rank's report told of it."""
+    ledger = Ledger(2)
+    alone = placement(1, b"", 100)
+    ledger.adopt(attrs.evolve(alone, rank=R1), 30)
+    ledger.miss(alone)
+    booking = ledger.booking(request(1))
+    assert booking is not None
+    assert booking.placement.rank == R1
+    assert left(ledger) == 0
+    assert ledger.account(R1).prefill_tokens == 30
+
+
 def test_reports_of_other_ranks_and_lives_change_nothing() -> None:
     ledger = Ledger(2)
     ledger.book(placement(1, b"", 100), Nanos(10))
