@@ -135,9 +135,9 @@ def _measure(given: argparse.Namespace, cells: Sequence[Cell], results: Results)
     """Searches first, as their rates are needed; then runs, those of one load together."""
     with ProcessPoolExecutor(given.jobs) as processes:
         searches = [
-            Job(cell.name, given.requests or cell.search_requests, 1.0, cell.guess, 0, SEARCH)
-            for cell in cells
-            if (cell.name, given.requests or cell.search_requests) not in results.saturations
+            Job(name, requests, 1.0, CELLS[name].guess, 0, SEARCH)
+            for name, requests in (_searched(given, cell) for cell in cells)
+            if (name, requests) not in results.saturations
         ]
         for search, rate in _ended(processes, searches, given.trace, "saturation"):
             assert isinstance(rate, float)
@@ -148,10 +148,15 @@ def _measure(given: argparse.Namespace, cells: Sequence[Cell], results: Results)
             results.add_run(job, figures)
 
 
+def _searched(given: argparse.Namespace, cell: Cell) -> tuple[str, int]:
+    """The key of a cell's saturation."""
+    return cell.name, given.requests or cell.search_requests
+
+
 def _jobs(given: argparse.Namespace, cells: Sequence[Cell], results: Results) -> Iterator[Job]:
     policies = dict.fromkeys(POLICIES[name]().name for name in given.policies or each_once())
     for cell in cells:
-        rate = results.saturations[cell.name, given.requests or cell.search_requests]
+        rate = results.saturations[_searched(given, cell)]
         for share in given.loads:
             for seed in range(1, given.seeds + 1):
                 for policy in policies:

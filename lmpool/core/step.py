@@ -59,13 +59,13 @@ def plan_decodes(
     """
     context = 0
     for request, sequence in owned:
-        submit, history, start, slot = request.submit, sequence.history, sequence.planned, sequence.slot
+        history, start, slot = sequence.history, sequence.planned, sequence.slot
         end = start + 1
         tokens = (history[start],) if start < len(history) else ()
         sampling = sequence.sampling
         index = len(history) - sequence.prompt_tokens + sampling
-        chance = _chance(request, sequence, index) if submit.sampling.temperature > 0 else 0.0
-        is_early = index < submit.stop.output_tokens_min
+        chance = _chance(request, sequence, index)
+        is_early = index < request.submit.stop.output_tokens_min
         rows.append(Row(slot, start, tokens, tuple(sequence.table), True, True, chance, is_early))
         planned.append(PlannedRow(request, sequence, sequence.life, end, True, slot, 0, start))
         sequence.planned = end
@@ -93,7 +93,7 @@ def plan_prefill(
         tuple(sequence.table[: -(-end // block_size)]),
         start >= sequence.published * block_size,
         samples,
-        _chance(request, sequence, index) if samples and request.submit.sampling.temperature > 0 else 0.0,
+        _chance(request, sequence, index) if samples else 0.0,
         index < request.submit.stop.output_tokens_min,
     )
     sequence.planned = end
@@ -104,4 +104,6 @@ def plan_prefill(
 
 
 def _chance(request: LiveRequest, sequence: Sequence, output_index: int) -> float:
-    return uniform(request.submit.sampling.seed, sequence.id.choice, output_index)
+    """Greedy sequences need none."""
+    sampling = request.submit.sampling
+    return uniform(sampling.seed, sequence.id.choice, output_index) if sampling.temperature > 0 else 0.0
