@@ -45,11 +45,19 @@ async def text_of(engine: AsyncEngine, prompt: str) -> str:
 
 
 def children() -> list[int]:
-    """Of this process, those that have ended and were not waited for included."""
+    """Of this process, those that have ended and were not waited for included.
+
+    Without what `multiprocessing` keeps as long as a process lives, once another test has used shared memory in it.
+    """
     found: list[int] = []
     for thread in Path("/proc/self/task").iterdir():
         found += map(int, (thread / "children").read_text().split())
-    return found
+    return [pid for pid in found if b"multiprocessing.resource_tracker" not in commandline(pid)]
+
+
+def commandline(pid: int) -> bytes:
+    """Nothing of one that has ended."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def descriptors() -> int:
@@ -153,7 +161,7 @@ def test_a_killed_worker_costs_a_stream_nothing(slow_model: Path, tmp_path: Path
 
 def worker_process(rank: int | None) -> int:
     name = f"worker-{rank}".encode()
-    return next(pid for pid in children() if name in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
+    return next(pid for pid in children() if name in commandline(pid).split(b"\0"))
 
 
 def test_closing_while_a_request_runs_ends_it_with_an_error(slow_model: Path, tmp_path: Path) -> None:
