@@ -28,10 +28,10 @@ import lmpool
 from lmpool.bench.table import table_lines
 from lmpool.bench.transfer_pair import MeasuredPair, PairOrder, WrongBytes, device_facts
 from lmpool.core.ids import MILLISECOND, Rank
+from lmpool.core.placement.price import Pair, TransferPrices
+from lmpool.core.placement.proposal import USUAL, chain_prefill_ns
 from lmpool.core.prefix import ModelIdentity
-from lmpool.core.proposal import USUAL, chain_prefill_ns
 from lmpool.core.rates import Rates
-from lmpool.core.transfer_price import Pair, TransferPrices
 from lmpool.gpu.paths.port import CHUNK_BYTES, PathKind
 from lmpool.io.calibration import (
     SCHEMA,

@@ -17,7 +17,7 @@ from lmpool.bench.simulate_explain import Watch
 from lmpool.bench.simulate_figures import PlotError, Run, Study, check_plot, json_text, plot, table
 from lmpool.core.ids import SECOND, Nanos, Rank
 from lmpool.core.limits import BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, DECISIONS_KEPT, RANKS_MAX
-from lmpool.core.proposal import USUAL
+from lmpool.core.placement.proposal import USUAL
 from lmpool.core.route import POLICIES
 from lmpool.sim.bounds import bounds
 from lmpool.sim.copy_time import assumed_copies

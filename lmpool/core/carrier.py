@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from lmpool.core.booking import Placement
-from lmpool.core.fetch import Giver, with_pulls
 from lmpool.core.fleet import Lineup, RankView, RouteView
 from lmpool.core.ids import SECOND, Nanos, Peer, Rank, TransferId
 from lmpool.core.ledger import Ledger
@@ -19,13 +18,14 @@ from lmpool.core.messages.transfer import (
     TransfersShown,
 )
 from lmpool.core.page_table import PageTable
-from lmpool.core.placement import Site, site_of
-from lmpool.core.placer import Placer
-from lmpool.core.proposal import Gate, PlacementSettings, Proposal
+from lmpool.core.placement.fetch import Giver, with_pulls
+from lmpool.core.placement.occasions import Site, site_of
+from lmpool.core.placement.placer import Placer
+from lmpool.core.placement.price import Pair, TransferProfile
+from lmpool.core.placement.proposal import Gate, PlacementSettings, Proposal
 from lmpool.core.route import FindPulls, Pulls, Ruling
-from lmpool.core.transfer_price import Pair, TransferProfile
-from lmpool.core.transfer_tally import TransferTally
-from lmpool.core.transfers import TransferOutcome, Transfers, TransferTerms
+from lmpool.core.transfer.tally import TransferTally
+from lmpool.core.transfer.transfers import TransferOutcome, Transfers, TransferTerms
 
 PULL_LEASE_NS = Nanos(2 * SECOND)
 """What a pull brings is kept so long for a request that comes to its rank after it: a message takes a millisecond."""

@@ -32,7 +32,7 @@ from lmpool.core.messages.transfer import TransferAnswer, TransferAsked, Transfe
 from lmpool.core.messages.worker_control import DrainBegun, FullReport, Report, ReportWanted, WorkerJoined
 from lmpool.core.roster import Roster, RosterSettings
 from lmpool.core.route import RETRY_AFTER_MIN_NS, Router, Ruling
-from lmpool.core.transfers import Transfers
+from lmpool.core.transfer.transfers import Transfers
 
 SWEEP_PAUSE_NS = 1_000_000
 """Between two slices of a sweep, so that other events get their turn."""

@@ -10,7 +10,7 @@ import attrs
 
 from lmpool.core.ids import Nanos, Rank, RequestId
 from lmpool.core.messages.ingress_control import Candidate, Decision
-from lmpool.core.proposal import Proposal
+from lmpool.core.placement.proposal import Proposal
 
 
 @attrs.define

@@ -10,7 +10,6 @@ import attrs
 from lmpool.core.batch import BatchDecision, LeftOut, choose
 from lmpool.core.block_pool import BlockPool
 from lmpool.core.cost import prefill_pairs
-from lmpool.core.exchange import Exchange
 from lmpool.core.ids import Nanos, RequestId, SequenceId, StepNumber
 from lmpool.core.live_request import LiveRequest
 from lmpool.core.messages.ingress_worker import Accepted, Finish, PromptScored
@@ -24,6 +23,7 @@ from lmpool.core.schedule import Schedule
 from lmpool.core.sequence import Sequence, SequenceEvent, SequenceState
 from lmpool.core.step import PlannedRow, RunningStep, plan_decodes, plan_prefill, start_of
 from lmpool.core.step_cost import StepWork, correct, predict
+from lmpool.core.transfer.exchange import Exchange
 
 FAILURES_MAX = 3
 """Lost steps in a row before a sequence is held to be the cause and ends."""

@@ -30,6 +30,7 @@ from lmpool.core.messages.ingress_control import (
     UnroutableReason,
 )
 from lmpool.core.page_table import PageTable
+from lmpool.core.placement.proposal import Proposal
 from lmpool.core.policies.cache_aware_tree import CacheAwareTree
 from lmpool.core.policies.dynamo import Dynamo
 from lmpool.core.policies.least_loaded import LeastLoaded
@@ -43,7 +44,6 @@ from lmpool.core.policies.session import Session
 from lmpool.core.policies.session_bounded import SessionBounded
 from lmpool.core.policies.uniform_random import UniformRandom
 from lmpool.core.prefix import HASH_BYTES
-from lmpool.core.proposal import Proposal
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "default": MarginalTime,

@@ -28,7 +28,6 @@ from lmpool.core.events import (
     Tick,
     WorkerEvent,
 )
-from lmpool.core.exchange import Exchange, ExchangeSnapshot
 from lmpool.core.execution import Execution
 from lmpool.core.ids import Epoch, Nanos, Peer, Rank, RequestId, Role
 from lmpool.core.live_request import LiveRequest, fits, has_its_chain, sequences_of
@@ -52,6 +51,7 @@ from lmpool.core.rates import Rates
 from lmpool.core.report import Reporter
 from lmpool.core.schedule import Schedule
 from lmpool.core.step_cost import StepWork, predict
+from lmpool.core.transfer.exchange import Exchange, ExchangeSnapshot
 
 
 @attrs.frozen

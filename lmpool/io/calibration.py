@@ -1,7 +1,7 @@
 """The file that `lmpool calibrate` writes: what steps and transfers take on this machine, with this model.
 
 JSON, strict: every field and no other (`records.py`). It holds for one model, KV form and set of pairs; for anything
-else it is refused, and a server without one begins with assumptions (`core/transfer_price.py`).
+else it is refused, and a server without one begins with assumptions (`core/placement/price.py`).
 """
 
 import math
@@ -16,9 +16,7 @@ from cattrs import BaseValidationError
 
 from lmpool.core.ids import SECOND, Rank
 from lmpool.core.limits import TRANSFER_BLOCKS_MAX
-from lmpool.core.prefix import ModelIdentity
-from lmpool.core.rates import Rates
-from lmpool.core.transfer_price import (
+from lmpool.core.placement.price import (
     INTERFERENCE,
     RESIDUAL_P50_NS,
     RESIDUAL_P95_NS,
@@ -27,6 +25,8 @@ from lmpool.core.transfer_price import (
     PairCurve,
     TransferProfile,
 )
+from lmpool.core.prefix import ModelIdentity
+from lmpool.core.rates import Rates
 from lmpool.io.records import explain, strict_converter
 
 SCHEMA = 1

@@ -7,10 +7,10 @@ import orjson
 
 from lmpool.core.carrier import PlacementRules
 from lmpool.core.ids import Rank
+from lmpool.core.placement.price import Pair, TransferProfile, assumed_profile
+from lmpool.core.placement.proposal import USUAL
 from lmpool.core.plan import ReplicaError
 from lmpool.core.prefix import ModelIdentity
-from lmpool.core.proposal import USUAL
-from lmpool.core.transfer_price import Pair, TransferProfile, assumed_profile
 from lmpool.io.calibration import (
     Calibration,
     CalibrationError,

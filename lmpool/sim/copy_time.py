@@ -3,7 +3,7 @@
 import attrs
 
 from lmpool.core.ids import SECOND, Nanos, Rank
-from lmpool.core.transfer_price import BUCKETS, CurvePoint, Pair, PairCurve, TransferProfile
+from lmpool.core.placement.price import BUCKETS, CurvePoint, Pair, PairCurve, TransferProfile
 from lmpool.sim.step_time import LLAMA_3_1_8B
 
 MESSAGES = 8

@@ -12,10 +12,10 @@ from lmpool.core.events import Received, Tick
 from lmpool.core.ids import MILLISECOND, SECOND, BlockHash, Epoch, Nanos, Peer, Rank, Role
 from lmpool.core.messages.ingress_control import Decision, DecisionsAsked, DecisionsReported
 from lmpool.core.messages.transfer import TransferAsked, TransferDecided
+from lmpool.core.placement.price import Pair
+from lmpool.core.placement.proposal import PlacementSettings
 from lmpool.core.prefix import ModelIdentity, namespace_base, namespace_digest
-from lmpool.core.proposal import PlacementSettings
 from lmpool.core.rates import Rates
-from lmpool.core.transfer_price import Pair
 from lmpool.core.worker import Worker, WorkerSettings
 from lmpool.sim.copy_time import CopyRates, transfer_profile
 from lmpool.sim.node import End, Node, connect

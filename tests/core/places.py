@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from lmpool.core.demand import HotChain
 from lmpool.core.ids import MILLISECOND, SECOND, BlockHash, Epoch, Nanos, Rank, TransferId
 from lmpool.core.messages.transfer import CopyMeans
-from lmpool.core.placement import HeldChain, PlacementView, Site
+from lmpool.core.placement.demand import HotChain
+from lmpool.core.placement.occasions import HeldChain, PlacementView, Site
+from lmpool.core.placement.price import CurvePoint, Pair, PairCurve, Price, TransferPrices, TransferProfile
+from lmpool.core.placement.proposal import Conditions, Underway
 from lmpool.core.prefix import chain_length
-from lmpool.core.proposal import Conditions, Underway
-from lmpool.core.transfer_price import CurvePoint, Pair, PairCurve, Price, TransferPrices, TransferProfile
 from tests.core.plane import BLOCK_SIZE, RATES, chain
 
 MILLI = float(MILLISECOND)

@@ -4,7 +4,6 @@ import attrs
 import pytest
 
 from lmpool.core.carrier import PlacementRules
-from lmpool.core.demand import FADE_NS
 from lmpool.core.events import Received, Tick
 from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Nanos, Rank, TransferId
 from lmpool.core.messages import Message
@@ -19,8 +18,9 @@ from lmpool.core.messages.transfer import (
     TransferRefused,
 )
 from lmpool.core.messages.worker_control import DrainBegun
+from lmpool.core.placement.demand import FADE_NS
+from lmpool.core.placement.proposal import USUAL
 from lmpool.core.prefix import chain_length
-from lmpool.core.proposal import USUAL
 from tests.core.places import pair, paths, point, profile
 from tests.core.plane import IDLE, INGRESS, SETTINGS, Plane, chain, question
 

@@ -28,8 +28,8 @@ from lmpool.core.messages.transfer import (
     TransferRefused,
 )
 from lmpool.core.messages.worker_control import DrainBegun
+from lmpool.core.placement.proposal import USUAL
 from lmpool.core.prefix import HASH_BYTES
-from lmpool.core.proposal import USUAL
 from lmpool.core.route import FETCHED
 from tests.core.places import paths, point, profile
 from tests.core.plane import CONTROL_EPOCH, FACTS, IDLE, INGRESS, SETTINGS, Plane, chain, question, request, worker

@@ -11,7 +11,7 @@ from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Peer, Rank, RequestId, R
 from lmpool.core.messages.ingress_control import RouteDecided, Unroutable
 from lmpool.core.messages.worker_control import ReportWanted
 from lmpool.core.route import POLICIES
-from lmpool.core.transfer import TransferState
+from lmpool.core.transfer.life import TransferState
 from tests.core.plane import (
     BLOCK_SIZE,
     FACTS,

@@ -10,7 +10,6 @@ from lmpool.core.block import BlockState
 from lmpool.core.block_pool import BlockPool
 from lmpool.core.effects import CancelCopy, CopyBlocks, SendBlocks
 from lmpool.core.events import BlocksCopied, BlocksSent, CopyEvent, CopyFailed, SendFailed
-from lmpool.core.exchange import Exchange
 from lmpool.core.ids import (
     MILLISECOND,
     BlockHash,
@@ -25,7 +24,6 @@ from lmpool.core.ids import (
     TransferId,
     Version,
 )
-from lmpool.core.inbound import TargetSide
 from lmpool.core.messages import Message
 from lmpool.core.messages.transfer import (
     Confirmed,
@@ -40,10 +38,12 @@ from lmpool.core.messages.transfer import (
     TransferOrder,
     TransferRefused,
 )
-from lmpool.core.outbound import SourceSide
 from lmpool.core.outbox import Outbox
 from lmpool.core.prefix import chain_length, extend_chain, hash_at, pack_tokens
-from lmpool.core.transfers import Transfer, Transfers, TransferTerms
+from lmpool.core.transfer.exchange import Exchange
+from lmpool.core.transfer.inbound import TargetSide
+from lmpool.core.transfer.outbound import SourceSide
+from lmpool.core.transfer.transfers import Transfer, Transfers, TransferTerms
 
 BLOCKS = 32
 BLOCK_BYTES = 1000

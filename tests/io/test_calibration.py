@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmpool.core.ids import MILLISECOND, Rank
+from lmpool.core.placement.price import INTERFERENCE, RESIDUAL_P50_NS, RESIDUAL_P95_NS, Pair, TransferPrices
 from lmpool.core.prefix import ModelIdentity
 from lmpool.core.rates import Rates
-from lmpool.core.transfer_price import INTERFERENCE, RESIDUAL_P50_NS, RESIDUAL_P95_NS, Pair, TransferPrices
 from lmpool.io.calibration import (
     SCHEMA,
     CalibratedPair,

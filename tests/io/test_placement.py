@@ -8,8 +8,8 @@ import attrs
 import pytest
 
 from lmpool.core.ids import Rank
+from lmpool.core.placement.price import Pair, TransferPrices, assumed_profile
 from lmpool.core.plan import ReplicaError
-from lmpool.core.transfer_price import Pair, TransferPrices, assumed_profile
 from lmpool.io.calibration import calibration_text, transfer_profile
 from lmpool.io.orders import PlacementOrder
 from lmpool.io.placement import block_bytes_most, check_calibration, placement_rules

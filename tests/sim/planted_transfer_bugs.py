@@ -8,11 +8,8 @@ import pytest
 from lmpool.core.block_pool import BlockPool
 from lmpool.core.carrier import Carrier
 from lmpool.core.effects import CopyEffect
-from lmpool.core.exchange import Exchange
 from lmpool.core.fleet import RankView
 from lmpool.core.ids import Nanos, Peer, StepNumber, TransferId
-from lmpool.core.inbound import TargetSide
-from lmpool.core.leases import Leases
 from lmpool.core.membership import Draining, Live
 from lmpool.core.messages.ingress_control import RouteDecided
 from lmpool.core.messages.transfer import (
@@ -27,11 +24,13 @@ from lmpool.core.messages.transfer import (
     TransferMode,
     TransferOrder,
 )
-from lmpool.core.outbound import SourceSide
 from lmpool.core.reservation import Reservation
 from lmpool.core.roster import Roster
 from lmpool.core.route import Ruling
-from lmpool.core.transfer import (
+from lmpool.core.transfer.exchange import Exchange
+from lmpool.core.transfer.inbound import TargetSide
+from lmpool.core.transfer.leases import Leases
+from lmpool.core.transfer.life import (
     TARGET_TRANSITIONS,
     TRANSFER_TRANSITIONS,
     TargetEvent,
@@ -39,8 +38,9 @@ from lmpool.core.transfer import (
     TransferEvent,
     TransferState,
 )
-from lmpool.core.transfers import Transfer, Transfers
-from lmpool.core.waiters import Waiters
+from lmpool.core.transfer.outbound import SourceSide
+from lmpool.core.transfer.transfers import Transfer, Transfers
+from lmpool.core.transfer.waiters import Waiters
 
 Patch = pytest.MonkeyPatch
 

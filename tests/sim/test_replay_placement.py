@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from lmpool.core.messages.transfer import PlacementShown
-from lmpool.core.proposal import USUAL
+from lmpool.core.placement.proposal import USUAL
 from lmpool.sim.copy_time import copy_ns, transfer_profile
 from lmpool.sim.rack import LATENCY_NS, RackSettings
 from lmpool.sim.replay import Replay, Replayed, make_prompts

@@ -12,7 +12,7 @@ import pytest
 from lmpool.core.ledger import Ledger
 from lmpool.core.limits import BLOCK_SIZE_MIN
 from lmpool.core.route import POLICIES
-from lmpool.core.transfers import TransferOutcome
+from lmpool.core.transfer.transfers import TransferOutcome
 from lmpool.sim.swarm import __main__ as command
 from lmpool.sim.swarm.hunt import run_seeds
 from lmpool.sim.swarm.knobs import draw_knobs

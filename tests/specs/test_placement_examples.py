@@ -1,11 +1,11 @@
 import attrs
 import pytest
 
-from lmpool.core.fetch import Giver, fetches, with_pulls
 from lmpool.core.ids import Epoch, Nanos, Rank
-from lmpool.core.placement import propose
-from lmpool.core.proposal import USUAL, Gate, Occasion
-from lmpool.core.transfer_price import TransferPrices
+from lmpool.core.placement.fetch import Giver, fetches, with_pulls
+from lmpool.core.placement.occasions import propose
+from lmpool.core.placement.price import TransferPrices
+from lmpool.core.placement.proposal import USUAL, Gate, Occasion
 from lmpool.io.calibration import CalibratedPair, Calibration, CopyPoint, StepPoint
 from tests.core.places import (
     MILLI,

@@ -7,7 +7,7 @@ import pytest
 from searches import BOUNDS, MODEL, SEARCHES, Search, is_claim, is_good, run, why_skipped
 
 from lmpool.core.messages.transfer import BeginSend, TransferAnswer, TransferOrder
-from lmpool.core.transfer import SourceState, TargetState, TransferState
+from lmpool.core.transfer.life import SourceState, TargetState, TransferState
 from tests.specs.tables import read_rows
 
 TEXT = MODEL.read_text()

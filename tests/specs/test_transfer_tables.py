@@ -7,13 +7,13 @@ from typing import get_args
 
 import pytest
 
-from lmpool.core import exchange, inbound, leases, outbound
 from lmpool.core.effects import CopyEffect
 from lmpool.core.events import CopyEvent
 from lmpool.core.ids import SECOND
 from lmpool.core.limits import TRANSFER_BLOCKS_MAX
 from lmpool.core.messages.transfer import TransferDenial, TransferEnd, TransferRefusal
-from lmpool.core.transfer import (
+from lmpool.core.transfer import exchange, inbound, leases, outbound
+from lmpool.core.transfer.life import (
     SOURCE_TRANSITIONS,
     TARGET_TRANSITIONS,
     TRANSFER_TRANSITIONS,

@@ -9,7 +9,6 @@ from lmpool.core.block import BlockState
 from lmpool.core.effects import CopyBlocks, Send, SendBlocks
 from lmpool.core.events import BlocksCopied, BlocksSent, CopyFailed, SendFailed
 from lmpool.core.ids import BlockId, Generation, Nanos, SequenceId, TransferId
-from lmpool.core.inbound import TargetSide
 from lmpool.core.messages.transfer import (
     Confirmed,
     Copied,
@@ -19,7 +18,8 @@ from lmpool.core.messages.transfer import (
     TransferEnd,
     TransferEnded,
 )
-from lmpool.core.transfer import TargetState
+from lmpool.core.transfer.inbound import TargetSide
+from lmpool.core.transfer.life import TargetState
 from lmpool.core.worker import Worker
 
 Blocks: TypeAlias = tuple[tuple[BlockId, Generation], ...]

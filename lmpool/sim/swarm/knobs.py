@@ -8,11 +8,11 @@ import attrs
 from lmpool.core.carrier import PlacementRules
 from lmpool.core.control import ControlSettings
 from lmpool.core.ids import MILLISECOND, Nanos, Rank
-from lmpool.core.proposal import USUAL
+from lmpool.core.placement.price import CurvePoint, Pair, PairCurve, TransferProfile
+from lmpool.core.placement.proposal import USUAL
 from lmpool.core.rates import Rates
 from lmpool.core.route import POLICIES
 from lmpool.core.search import SearchSettings
-from lmpool.core.transfer_price import CurvePoint, Pair, PairCurve, TransferProfile
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from lmpool.core.events import Tick
 from lmpool.core.ids import BlockHash, Nanos, Rank, Role
 from lmpool.core.messages.transfer import CopyMeans, TransferAsked, TransferMode
 from lmpool.core.prefix import HASH_BYTES, split_chain
-from lmpool.core.transfers import TransferTerms
+from lmpool.core.transfer.transfers import TransferTerms
 from lmpool.core.worker import Worker
 from lmpool.sim.swarm.cluster import CONTROL, INGRESS, Cluster
 

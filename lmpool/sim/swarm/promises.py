@@ -15,9 +15,9 @@ from lmpool.core.events import ControlEvent, Tick
 from lmpool.core.ids import Nanos, Peer, Rank, Role, TransferId
 from lmpool.core.messages.ingress_control import RouteDecided
 from lmpool.core.messages.transfer import Awaited, CopyMeans, TransferMode
-from lmpool.core.outbound import COPY_SHARE
 from lmpool.core.prefix import HASH_BYTES, split_chain
-from lmpool.core.transfers import TransferTerms
+from lmpool.core.transfer.outbound import COPY_SHARE
+from lmpool.core.transfer.transfers import TransferTerms
 from lmpool.core.worker import Worker
 from lmpool.sim.swarm.knobs import TransferKnobs
 

@@ -6,8 +6,8 @@ from lmpool.core.ids import Nanos, TransferId
 from lmpool.core.messages.ingress_control import RouteDecided
 from lmpool.core.messages.transfer import Confirm, Finalize, PrepareTarget, Publish
 from lmpool.core.prefix import HASH_BYTES
-from lmpool.core.transfer import TransferState
-from lmpool.core.transfers import ANSWERS_AWAITED, Transfer, TransferOutcome
+from lmpool.core.transfer.life import TransferState
+from lmpool.core.transfer.transfers import ANSWERS_AWAITED, Transfer, TransferOutcome
 from lmpool.sim.swarm.exchange_checks import TransferWords
 from lmpool.sim.swarm.promises import NEVER
 

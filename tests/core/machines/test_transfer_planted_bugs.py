@@ -7,11 +7,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from lmpool.core.block_pool import BlockPool
-from lmpool.core.exchange import Exchange
 from lmpool.core.ids import Nanos, Peer, StepNumber
 from lmpool.core.messages.transfer import PrepareSource, TransferAnswer
-from lmpool.core.outbound import SourceSide
-from lmpool.core.transfer import (
+from lmpool.core.transfer.exchange import Exchange
+from lmpool.core.transfer.life import (
     SOURCE_TRANSITIONS,
     TARGET_TRANSITIONS,
     TRANSFER_TRANSITIONS,
@@ -22,6 +21,7 @@ from lmpool.core.transfer import (
     TransferEvent,
     TransferState,
 )
+from lmpool.core.transfer.outbound import SourceSide
 from tests.core.machines.test_transfer_machine import TransferMachine
 
 Plant = Callable[[pytest.MonkeyPatch], None]

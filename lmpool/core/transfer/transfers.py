@@ -37,7 +37,7 @@ from lmpool.core.messages.transfer import (
     TransferRefused,
 )
 from lmpool.core.prefix import chain_length
-from lmpool.core.transfer import TRANSFER_TRANSITIONS, TransferEvent, TransferState
+from lmpool.core.transfer.life import TRANSFER_TRANSITIONS, TransferEvent, TransferState
 
 ANSWERS_AWAITED = 4
 """Of the sides, beside the copy: to prepare, confirm, publish and finalize."""

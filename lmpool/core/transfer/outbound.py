@@ -12,7 +12,7 @@ from lmpool.core.messages.transfer import (
     TransferRefusal,
 )
 from lmpool.core.prefix import chain_length
-from lmpool.core.transfer import SOURCE_TRANSITIONS, SourceEvent, SourceState
+from lmpool.core.transfer.life import SOURCE_TRANSITIONS, SourceEvent, SourceState
 
 COPY_SHARE = 4
 """At most one in so many blocks of the pool is pinned for copies, so that sequences always have the rest."""

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from lmpool.core.events import BlocksCopied, BlocksSent, CopyFailed, SendFailed
-from lmpool.core.exchange import ANSWERS_KEPT, SIDES_MAX
 from lmpool.core.ids import MILLISECOND, Epoch, Generation, Nanos, Rank, RequestId, SequenceId, TransferId
 from lmpool.core.messages.transfer import (
     AbortTransfer,
@@ -28,8 +27,9 @@ from lmpool.core.messages.transfer import (
     TransferRefused,
 )
 from lmpool.core.prefix import HASH_BYTES, chain_length, hash_at
-from lmpool.core.transfer import SourceState, TargetState, TransferState
-from lmpool.core.transfers import TransferOutcome
+from lmpool.core.transfer.exchange import ANSWERS_KEPT, SIDES_MAX
+from lmpool.core.transfer.life import SourceState, TargetState, TransferState
+from lmpool.core.transfer.transfers import TransferOutcome
 from tests.core.transfer_world import (
     ANSWER_NS,
     BLOCKS,

@@ -12,8 +12,6 @@ from lmpool.core.block_pool import BlockPool
 from lmpool.core.effects import CopyEffect
 from lmpool.core.events import BlocksCopied, BlocksSent, CopyEvent, CopyFailed, SendFailed
 from lmpool.core.ids import SECOND, BlockId, Nanos, Peer, SequenceId, TransferId, Version
-from lmpool.core.inbound import TargetSide, prepare_target
-from lmpool.core.leases import Leases
 from lmpool.core.messages.transfer import (
     AbortTransfer,
     Awaited,
@@ -33,10 +31,12 @@ from lmpool.core.messages.transfer import (
     TransferRefusal,
     TransferRefused,
 )
-from lmpool.core.outbound import SourceSide, prepare_source
 from lmpool.core.outbox import Outbox
-from lmpool.core.transfer import SourceEvent, SourceState, TargetState
-from lmpool.core.waiters import Waiters
+from lmpool.core.transfer.inbound import TargetSide, prepare_target
+from lmpool.core.transfer.leases import Leases
+from lmpool.core.transfer.life import SourceEvent, SourceState, TargetState
+from lmpool.core.transfer.outbound import SourceSide, prepare_source
+from lmpool.core.transfer.waiters import Waiters
 
 SIDES_MAX = 16
 """Transfers that a rank takes part in at once. Control orders one as source and one as target; others are aborting."""

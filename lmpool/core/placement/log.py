@@ -8,9 +8,9 @@ import attrs
 from lmpool.core.ids import BlockHash, Nanos, TransferId
 from lmpool.core.limits import TRANSFERS_TOLD
 from lmpool.core.messages.transfer import PlacedShown, PlacementShown, RefusedShown
-from lmpool.core.proposal import Gate, Occasion, Proposal
-from lmpool.core.transfer_price import Pair, PriceErrors
-from lmpool.core.transfers import Transfer, TransferOutcome
+from lmpool.core.placement.price import Pair, PriceErrors
+from lmpool.core.placement.proposal import Gate, Occasion, Proposal
+from lmpool.core.transfer.transfers import Transfer, TransferOutcome
 
 REFUSALS_KEPT = 256
 """Distinct ones: some plannings of a large machine."""

@@ -7,10 +7,19 @@ from hypothesis import strategies as st
 
 from lmpool.core.ids import Epoch, Nanos, Rank
 from lmpool.core.messages.transfer import TransferMode
-from lmpool.core.placement import HeldChain, PlacementView, Site, propose, site_of
+from lmpool.core.placement.occasions import HeldChain, PlacementView, Site, propose, site_of
+from lmpool.core.placement.price import TransferPrices
+from lmpool.core.placement.proposal import (
+    USUAL,
+    Conditions,
+    Gate,
+    Occasion,
+    PlacementSettings,
+    Proposal,
+    busy_with,
+    is_related,
+)
 from lmpool.core.prefix import HASH_BYTES, chain_length
-from lmpool.core.proposal import USUAL, Conditions, Gate, Occasion, PlacementSettings, Proposal, busy_with, is_related
-from lmpool.core.transfer_price import TransferPrices
 from tests.core.places import MILLI, NOW, conditions, flat_prices, held, pair, placement_view, site, underway
 from tests.core.plane import chain
 from tests.core.views import decoding_rank

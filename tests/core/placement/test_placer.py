@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import attrs
 import pytest
 
-from lmpool.core.demand import FADE_NS
 from lmpool.core.ids import MILLISECOND, SECOND, BlockId, Epoch, Generation, Nanos, Rank, TransferId, Version
 from lmpool.core.ledger import Ledger
 from lmpool.core.messages.transfer import (
@@ -23,13 +22,14 @@ from lmpool.core.messages.transfer import (
     TransferRefused,
 )
 from lmpool.core.page_table import PageTable
-from lmpool.core.placement import Site
-from lmpool.core.placer import COOLING_MAX, COPY_NS_MIN, FAILURES_MAX, Placer
+from lmpool.core.placement.demand import FADE_NS
+from lmpool.core.placement.log import REFUSALS_KEPT
+from lmpool.core.placement.occasions import Site
+from lmpool.core.placement.placer import COOLING_MAX, COPY_NS_MIN, FAILURES_MAX, Placer
+from lmpool.core.placement.price import FORGET_NS, TransferPrices
+from lmpool.core.placement.proposal import USUAL, Gate, Occasion, PlacementSettings, Proposal
 from lmpool.core.prefix import chain_length
-from lmpool.core.proposal import USUAL, Gate, Occasion, PlacementSettings, Proposal
-from lmpool.core.transfer_log import REFUSALS_KEPT
-from lmpool.core.transfer_price import FORGET_NS, TransferPrices
-from lmpool.core.transfers import TransferOutcome, Transfers
+from lmpool.core.transfer.transfers import TransferOutcome, Transfers
 from tests.core.places import MILLI, NOW, pair, paths, point, profile, site
 from tests.core.plane import chain, worker
 
@@ -389,7 +389,7 @@ def test_equal_histories_give_equal_proposals(seed: int) -> None:
 
 
 def test_no_hash_seed_changes_anything() -> None:
-    program = "import hashlib\nfrom tests.core.test_placer import history\n"
+    program = "import hashlib\nfrom tests.core.placement.test_placer import history\n"
     program += "print(hashlib.sha256(''.join(map(history, range(3))).encode()).hexdigest())"
     found = [
         subprocess.run(

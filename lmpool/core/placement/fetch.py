@@ -7,8 +7,8 @@ import attrs
 from lmpool.core.fleet import RankView, RouteView
 from lmpool.core.ids import Epoch, Nanos, Rank
 from lmpool.core.messages.transfer import TransferMode
-from lmpool.core.prefix import HASH_BYTES
-from lmpool.core.proposal import (
+from lmpool.core.placement.price import Pair, Price, TransferPrices
+from lmpool.core.placement.proposal import (
     Conditions,
     Gate,
     Occasion,
@@ -19,7 +19,7 @@ from lmpool.core.proposal import (
     gate_of,
     is_related,
 )
-from lmpool.core.transfer_price import Pair, Price, TransferPrices
+from lmpool.core.prefix import HASH_BYTES
 
 NO_PRICE = Price(0.0, 0.0)
 """Of what runs already. Read only."""

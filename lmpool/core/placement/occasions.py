@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from lmpool.core.demand import FADE_NS, HotChain
 from lmpool.core.fleet import RankView
 from lmpool.core.ids import Epoch, Nanos, Rank
 from lmpool.core.messages.transfer import TransferMode
-from lmpool.core.prefix import HASH_BYTES
-from lmpool.core.proposal import (
+from lmpool.core.placement.demand import FADE_NS, HotChain
+from lmpool.core.placement.price import Pair, TransferPrices
+from lmpool.core.placement.proposal import (
     Conditions,
     Gate,
     Occasion,
@@ -24,8 +24,8 @@ from lmpool.core.proposal import (
     gate_of,
     is_related,
 )
+from lmpool.core.prefix import HASH_BYTES
 from lmpool.core.rates import Rates
-from lmpool.core.transfer_price import Pair, TransferPrices
 
 ORDER = {Occasion.DRAIN: 0, Occasion.COPY: 1, Occasion.MOVE: 2, Occasion.PULL: 3}
 """What a draining rank has is gone soon; a queue is there now; a reclaim may not come."""

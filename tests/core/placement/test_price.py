@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lmpool.core.ids import SECOND, Nanos
 from lmpool.core.limits import TRANSFER_BLOCKS_MAX
-from lmpool.core.transfer_price import (
+from lmpool.core.placement.price import (
     BUCKETS,
     CORRECTION_MAX,
     FACTOR_MAX,

@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from lmpool.core.demand import FADE_NS, Demand, HotChain
-from lmpool.core.fetch import Giver, fetches
 from lmpool.core.fleet import RouteView
 from lmpool.core.ids import SECOND, BlockHash, Epoch, Nanos, Peer, Rank, Role, TransferId
 from lmpool.core.ledger import Ledger
 from lmpool.core.messages.transfer import CopyMeans, PlacementShown, TransferRefusal
 from lmpool.core.page_table import PageTable
-from lmpool.core.placement import HeldChain, PlacementView, Site, propose
+from lmpool.core.placement.demand import FADE_NS, Demand, HotChain
+from lmpool.core.placement.fetch import Giver, fetches
+from lmpool.core.placement.log import TransferLog
+from lmpool.core.placement.occasions import HeldChain, PlacementView, Site, propose
+from lmpool.core.placement.price import Pair, TransferPrices, TransferProfile
+from lmpool.core.placement.proposal import Conditions, PlacementSettings, Proposal, Underway
 from lmpool.core.prefix import HASH_BYTES, chain_length
-from lmpool.core.proposal import Conditions, PlacementSettings, Proposal, Underway
-from lmpool.core.transfer_log import TransferLog
-from lmpool.core.transfer_price import Pair, TransferPrices, TransferProfile
-from lmpool.core.transfers import Transfer, TransferOutcome, TransferTerms
+from lmpool.core.transfer.transfers import Transfer, TransferOutcome, TransferTerms
 
 WAIT_WEIGHT = 1 / 8
 """Of a new wait against all before it: a queue counts when it has lasted some plannings, not while one prompt runs."""

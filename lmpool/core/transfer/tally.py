@@ -11,7 +11,7 @@ from lmpool.core.messages.transfer import (
     TransfersShown,
 )
 from lmpool.core.prefix import chain_length
-from lmpool.core.transfers import Transfer, TransferOutcome, Transfers
+from lmpool.core.transfer.transfers import Transfer, TransferOutcome, Transfers
 
 
 class TransferTally:

@@ -13,7 +13,7 @@ from lmpool.core.messages.transfer import (
 )
 from lmpool.core.prefix import chain_length
 from lmpool.core.reservation import Reservation, ReserveRefusal
-from lmpool.core.transfer import TARGET_TRANSITIONS, TargetEvent, TargetState
+from lmpool.core.transfer.life import TARGET_TRANSITIONS, TargetEvent, TargetState
 
 ARRIVAL_SHARE = 2
 """At most one in so many blocks of the pool is reserved for what arrives."""

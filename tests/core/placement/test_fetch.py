@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmpool.core.cost import prefill_ns, prefill_pairs
-from lmpool.core.fetch import Giver, fetches, with_pulls
 from lmpool.core.fleet import RankView, RouteView
 from lmpool.core.ids import MILLISECOND, Epoch, Nanos, Rank, TransferId
+from lmpool.core.placement.fetch import Giver, fetches, with_pulls
+from lmpool.core.placement.price import TransferPrices
+from lmpool.core.placement.proposal import USUAL, Conditions, Gate, Occasion, PlacementSettings, Proposal
 from lmpool.core.prefix import HASH_BYTES
-from lmpool.core.proposal import USUAL, Conditions, Gate, Occasion, PlacementSettings, Proposal
-from lmpool.core.transfer_price import TransferPrices
 from tests.core.places import MILLI, NOW, conditions, flat_prices, pair, underway
 from tests.core.plane import chain, question
 from tests.core.views import decoding_rank, idle_rank, route_view

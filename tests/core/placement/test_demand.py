@@ -1,9 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmpool.core.demand import BYTES_MAX, FADE_NS, NODES_MAX, Demand
 from lmpool.core.ids import SECOND, Nanos
 from lmpool.core.limits import TRANSFER_BLOCKS_MAX
+from lmpool.core.placement.demand import BYTES_MAX, FADE_NS, NODES_MAX, Demand
 from lmpool.core.prefix import chain_length
 from tests.core.plane import chain
 

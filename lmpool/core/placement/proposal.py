@@ -11,9 +11,9 @@ import attrs
 from lmpool.core.cost import prefill_ns, prefill_pairs
 from lmpool.core.ids import MILLISECOND, SECOND, BlockHash, Epoch, Nanos, Rank, TransferId
 from lmpool.core.messages.transfer import CopyMeans, TransferMode
+from lmpool.core.placement.price import Pair, Price
 from lmpool.core.prefix import HASH_BYTES, chain_length, hash_at
 from lmpool.core.rates import Rates
-from lmpool.core.transfer_price import Pair, Price
 
 LATE_NS = float(MILLISECOND)
 """What a transfer that should be over still takes, as others reckon: never nothing, or its ranks would look free."""

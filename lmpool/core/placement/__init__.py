@@ -1,0 +1,1 @@
+"""Which blocks to bring where, what that takes, and whether it pays. `specs/placement.md`."""

@@ -1,0 +1,1 @@
+"""Copies and moves of KV blocks between ranks, as transactions. `specs/transfer.md`."""
