@@ -5,6 +5,7 @@ rates compares the same requests.
 """
 
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 
 import attrs
@@ -49,9 +50,9 @@ def _agent_session(draft: Draft, agents: list[Part], arrival: Callable[[], Nanos
 CONTEXTS, SKEW = 64, 1.2
 
 
-def _hot_session_skew(draft: Draft) -> None:
+def _hot_session_skew(draft: Draft, skew: float = SKEW) -> None:
     contexts = [draft.fresh(draft.between((6_000, 12_000))) for _ in range(CONTEXTS)]
-    weights = list(accumulate((place + 1) ** -SKEW for place in range(CONTEXTS)))
+    weights = list(accumulate((place + 1) ** -skew for place in range(CONTEXTS)))
     while draft.is_short:
         place = draft.choice(weights)
         question = draft.fresh(draft.between((32, 256)))
@@ -133,6 +134,8 @@ WORKLOADS: dict[str, Workload] = {
     "multi-round-chat": Workload(study_workloads.multi_round_chat, "users", "users with one system prompt", 240),
     "long-doc-qa": Workload(study_workloads.long_doc_qa, NO_RATE, "documents asked about, shuffled", 40, 4),
     "long-doc-qa-tiled": Workload(study_workloads.long_doc_qa_tiled, NO_RATE, "documents in turn", 40, 4),
+    "hot-session-skew-2": Workload(partial(_hot_session_skew, skew=2.0), "requests", "one of them more than half", 600),
+    "hot-session-skew-3": Workload(partial(_hot_session_skew, skew=3.0), "requests", "one of them nearly always", 600),
 }
 
 

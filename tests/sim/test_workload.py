@@ -82,6 +82,14 @@ def test_a_few_contexts_are_asked_about_most() -> None:
     assert len(counts) == 64
 
 
+def test_the_hottest_context_gets_hotter_from_skew_to_skew() -> None:
+    shares = []
+    for name in ("hot-session-skew", "hot-session-skew-2", "hot-session-skew-3"):
+        made = make_workload(name, 3_000, 1.0, 0)
+        shares.append(Counter(request.session for request in made.requests).most_common(1)[0][1] / 3_000)
+    assert [round(share, 1) for share in shares] == [0.3, 0.6, 0.8]
+
+
 def test_long_decode_is_more_answer_than_prompt() -> None:
     made = make_workload("long-decode", 500, 1.0, 0)
     assert fmean(request.output_tokens for request in made.requests) > fmean(prompt_lengths(made))
