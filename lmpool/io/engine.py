@@ -8,7 +8,7 @@ from types import TracebackType
 
 import attrs
 
-from lmpool.core.ids import RequestId
+from lmpool.core.ids import RequestId, TransferId
 from lmpool.core.messages.ingress_control import Decision, StateReported
 from lmpool.io.errors import BadRequest, Draining, EngineClosed, LMPoolError, PoolLost, StartFailed
 from lmpool.io.generation import Chat, Chunk, GenerationRequest, Prompt, SamplingParams
@@ -20,6 +20,7 @@ from lmpool.io.settings.tree import Settings
 from lmpool.io.supervision.posts import Run
 from lmpool.io.supervision.supervisor import Supervisor
 from lmpool.io.text.model_text import ModelText
+from lmpool.io.transfer_order import TransferWish
 
 LINK_WAIT_S = 30.0
 """Every process is ready by then, and a link takes milliseconds."""
@@ -143,6 +144,11 @@ class AsyncEngine:
     async def clear_cache(self) -> int:
         """Drops every cached block that no request uses, and says how many. Raises LMPoolError."""
         return await self._pool().clear_cache()
+
+    async def transfer(self, wish: TransferWish) -> TransferId:
+        """Begins a copy or a move of cached blocks between two replicas; `pool_state` tells what becomes of it. Raises
+        LMPoolError."""
+        return await self._pool().transfer(wish)
 
     def _pool(self) -> Pool:
         if self._opened is None or self._lost is not None:

@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from lmpool.core.events import PeerJoined, Received
-from lmpool.core.ids import SECOND, BlockId, Epoch, Generation, Nanos, Rank, TransferId, Version
+from lmpool.core.ids import MILLISECOND, SECOND, BlockId, Epoch, Generation, Nanos, Rank, TransferId, Version
 from lmpool.core.messages import Message
 from lmpool.core.messages.transfer import (
     AbortTransfer,
@@ -68,6 +68,27 @@ def test_a_transfer_goes_through_its_phases(plane: Plane) -> None:
     assert (snapshot.transferred_blocks, snapshot.transferred_bytes) == (2, 2000)
     answer = ask(plane, attrs.evolve(ASKED, source=Rank(1), target=Rank(2)))[0]
     assert answer == TransferDecided(5, TransferId(CONTROL_EPOCH, 2), None)
+
+
+def test_what_is_over_tells_how_long_its_copy_and_all_of_it_took(plane: Plane) -> None:
+    """Until control hears of the publication: what comes after that delays nobody."""
+    ask(plane, ASKED)
+    began = plane.now
+    plane.tell(0, SourcePrepared(FIRST, (BlockId(4), BlockId(2), BlockId(9)), (Generation(1),) * 3))
+    plane.tell(1, TargetPrepared(FIRST, 1, 2))
+    plane.pass_time(Nanos(3 * MILLISECOND))
+    plane.tell(1, Copied(FIRST, 2000, Nanos(2 * MILLISECOND)))
+    plane.tell(0, Confirmed(FIRST))
+    plane.pass_time(Nanos(MILLISECOND))
+    took = Nanos(plane.now - began)
+    assert took >= 4 * MILLISECOND
+    (shown,) = plane.machine.snapshot().state.transfers.under_way
+    assert (shown.copy_ns, shown.took_ns) == (2 * MILLISECOND, None)
+    plane.tell(1, Published(FIRST, Version(1)))
+    plane.pass_time(Nanos(MILLISECOND))
+    plane.tell(0, TransferEnded(FIRST, TransferEnd.FINALIZED, 0))
+    (shown,) = plane.machine.snapshot().state.transfers.over
+    assert (shown.copy_ns, shown.took_ns) == (2 * MILLISECOND, took)
 
 
 @pytest.mark.parametrize("ranks", [(40, 1), (0, 40), (2, 1), (0, 2)])

@@ -32,6 +32,9 @@ def test_a_copied_prefix_is_cached_at_the_target_and_gives_the_same_tokens(tmp_p
             assert decided.denial is None
             shown = await rig.over()
             assert (shown.outcome, shown.transfer, shown.blocks) == ("published", decided.transfer, BLOCKS)
+            assert shown.copy_ns is not None
+            assert shown.took_ns is not None
+            assert 0 < shown.copy_ns < shown.took_ns
             assert await rig.run(prompt, 1) == BLOCKS * BLOCK
             assert await rig.run(prompt, 0) == BLOCKS * BLOCK
             transfers = (await rig.state()).transfers

@@ -37,7 +37,7 @@ def rank_state(rank: int) -> RankState:
     )
 
 
-SHOWN = TransferShown(TransferId(Epoch(4), 9), Rank(0), Rank(1), TransferMode.COPY, 3, "copying", "", "")
+SHOWN = TransferShown(TransferId(Epoch(4), 9), Rank(0), Rank(1), TransferMode.COPY, 3, "copying", "", "", None, None)
 PLACEMENT = PlacementShown(
     (("pull", 3), ("copy", 1)), (("pull", "not worth it", 2),), (("pull", 30),), 4, 2e9, 5e8, 2, 1, (), ()
 )

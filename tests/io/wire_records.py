@@ -83,7 +83,9 @@ DECISION = ic.Decision(
     fetch="pull of 3 blocks",
 )
 TRANSFERS = tr.TransfersShown(
-    under_way=(tr.TransferShown(TRANSFER, Rank(0), Rank(1), tr.TransferMode.MOVE, 3, "copying", "", ""),),
+    under_way=(
+        tr.TransferShown(TRANSFER, Rank(0), Rank(1), tr.TransferMode.MOVE, 3, "copying", "", "", None, Nanos(7)),
+    ),
     over=(),
     outcomes=(("published", 1), ("late", 0)),
     refusals=(("no blocks", 2),),

@@ -276,6 +276,10 @@ class TransferShown:
     """Empty while it may yet be published."""
     cause: str
     """Of a failure, in the words of the side where it began; empty where control knows more than a side."""
+    copy_ns: Nanos | None
+    """From the order to copy to its completion, by the target. None: it is not copied."""
+    took_ns: Nanos | None
+    """From the orders to prepare until control heard that it is published. None: it is not."""
 
 
 @attrs.frozen

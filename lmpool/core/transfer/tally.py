@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from lmpool.core.ids import Nanos
 from lmpool.core.limits import TRANSFERS_TOLD
 from lmpool.core.messages.transfer import (
     PlacementShown,
@@ -60,6 +61,7 @@ class TransferTally:
 
 def _shown(transfer: Transfer) -> TransferShown:
     terms, outcome, cause = transfer.terms, transfer.outcome, transfer.cause
+    copied, published = transfer.copied, transfer.published_ns
     return TransferShown(
         transfer=transfer.id,
         source=terms.source.rank,
@@ -69,4 +71,6 @@ def _shown(transfer: Transfer) -> TransferShown:
         phase=transfer.state.value,
         outcome="" if outcome is None else outcome.value,
         cause="" if cause is None else cause.value,
+        copy_ns=None if copied is None else copied.copy_ns,
+        took_ns=None if published is None else Nanos(published - transfer.began_ns),
     )

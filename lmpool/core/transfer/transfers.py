@@ -78,6 +78,7 @@ class Transfer:
     id: TransferId
     terms: TransferTerms
     state: TransferState
+    began_ns: Nanos
     late_ns: Nanos
     """When its phase has lasted too long."""
     deadline_ns: Nanos
@@ -159,7 +160,20 @@ class Transfers:
         answers, late = ANSWERS_AWAITED * self._answer_ns, Nanos(now + self._answer_ns)
         deadline = Nanos(now + answers + terms.copy_ns)
         self._transfers[transfer] = Transfer(
-            transfer, terms, TransferState.PREPARING, late, deadline, None, None, None, None, True, True, None, None
+            id=transfer,
+            terms=terms,
+            state=TransferState.PREPARING,
+            began_ns=now,
+            late_ns=late,
+            deadline_ns=deadline,
+            source_prepared=None,
+            target_prepared=None,
+            copied=None,
+            published_ns=None,
+            is_source_open=True,
+            is_target_open=True,
+            outcome=None,
+            cause=None,
         )
         source, target, chain, first = terms.source, terms.target, terms.chain, terms.first
         prepare_source = PrepareSource(transfer, terms.mode, target.rank, target.epoch, chain, first, deadline)

@@ -6,7 +6,7 @@ import attrs
 
 from lmpool.core.explanation import request_word
 from lmpool.core.history import History
-from lmpool.core.ids import SECOND, TransferId
+from lmpool.core.ids import SECOND, Nanos, TransferId
 from lmpool.core.limits import DECISIONS_KEPT
 from lmpool.core.messages.ingress_control import Candidate, Decision, StateReported
 from lmpool.core.messages.transfer import PlacedShown, PlacementShown, TransferShown, TransfersShown
@@ -68,8 +68,12 @@ def _placed_document(placed: PlacedShown) -> dict[str, Any]:
         "predicted_p95_seconds": placed.p95_ns / SECOND,
         "saves_seconds": placed.saved_ns / SECOND,
         "outcome": placed.outcome or None,
-        "seconds": None if placed.took_ns is None else placed.took_ns / SECOND,
+        "seconds": _seconds(placed.took_ns),
     }
+
+
+def _seconds(time: Nanos | None) -> float | None:
+    return None if time is None else time / SECOND
 
 
 def transfer_word(transfer: TransferId) -> str:
@@ -87,6 +91,8 @@ def _transfer_document(transfer: TransferShown) -> dict[str, Any]:
         "phase": transfer.phase,
         "outcome": transfer.outcome or None,
         "cause": transfer.cause or None,
+        "copy_seconds": _seconds(transfer.copy_ns),
+        "seconds": _seconds(transfer.took_ns),
     }
 
 

@@ -129,7 +129,18 @@ class ScriptedService:
         return 42
 
 
-TRANSFER = TransferShown(TransferId(Epoch(4), 9), Rank(0), Rank(1), TransferMode.COPY, 3, "ended", "published", "")
+TRANSFER = TransferShown(
+    transfer=TransferId(Epoch(4), 9),
+    source=Rank(0),
+    target=Rank(1),
+    mode=TransferMode.COPY,
+    blocks=3,
+    phase="ended",
+    outcome="published",
+    cause="",
+    copy_ns=Nanos(1_500_000),
+    took_ns=Nanos(4_000_000),
+)
 PLACEMENT = PlacementShown(
     admitted=(("pull", 1),),
     refused=(("copy", "not worth it", 4),),

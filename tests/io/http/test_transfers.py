@@ -110,6 +110,8 @@ async def test_the_state_of_the_pool_tells_of_transfers(client: httpx.AsyncClien
                 "phase": "ended",
                 "outcome": "published",
                 "cause": None,
+                "copy_seconds": 0.0015,
+                "seconds": 0.004,
             }
         ],
         "outcomes": {"published": 1},
