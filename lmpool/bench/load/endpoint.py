@@ -41,6 +41,9 @@ class Told:
     said: Said
     fault: str
     detail: str
+    request: str = ""
+    """The endpoint's own id of it. Empty: not told, as is None in the next."""
+    queued_ns: int | None = None
 
 
 class Endpoint(Protocol):

@@ -7,6 +7,7 @@ import attrs
 from lmpool.bench.load.contents import TokenContents
 from lmpool.bench.load.endpoint import Ask, Said, Told
 from lmpool.bench.load.measured import Piece
+from lmpool.core.explanation import request_word
 from lmpool.core.ids import Nanos
 from lmpool.io.engine import AsyncEngine
 from lmpool.io.errors import LMPoolError
@@ -24,6 +25,8 @@ class EngineEndpoint:
         sampling = SamplingParams(temperature=0.0, max_tokens=tokens, min_tokens=tokens, ignores_eos=True)
         prompt, pieces, text, answer = self._prompt(ask), list[Piece](), "", list[int]()
         cached: int | None = None
+        queued_ns: int | None = None
+        request = ""
         fault = detail = ""
         sent_ns = self.now()
         try:
@@ -32,7 +35,8 @@ class EngineEndpoint:
                     pieces.append(Piece(self.now(), len(chunk.tokens)))
                 answer += chunk.tokens
                 text += chunk.text
-                cached = chunk.cached_tokens
+                cached, queued_ns = chunk.cached_tokens, chunk.queued_ns
+                request = request_word(chunk.request)
         except LMPoolError as error:
             fault, detail = f"engine {type(error).__name__}", str(error)
         if not fault and not pieces:
@@ -46,6 +50,8 @@ class EngineEndpoint:
             said=Said(text, tuple(answer)),
             fault=fault,
             detail=detail,
+            request=request,
+            queued_ns=queued_ns,
         )
 
     def _prompt(self, ask: Ask) -> list[int]:

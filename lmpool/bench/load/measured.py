@@ -48,6 +48,10 @@ class Measured:
     fault: str
     """A kind of failure (`http 429 server_busy`, `output length`, ...). Empty: it succeeded."""
     detail: str
+    request: str = ""
+    """The endpoint's own id of it, by which its decisions are found. Empty: not told."""
+    queued_ns: int | None = None
+    """By the endpoint: from its arrival there until a replica began it. None: not told."""
 
     @property
     def is_success(self) -> bool:

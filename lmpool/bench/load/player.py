@@ -136,6 +136,8 @@ class Player:
             wanted_tokens=wanted,
             fault=fault,
             detail=detail,
+            request=told.request,
+            queued_ns=told.queued_ns,
         )
 
     async def _sleep_until(self, moment: Nanos) -> None:

@@ -3,6 +3,7 @@
 import types
 import typing
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 import attrs
@@ -20,6 +21,8 @@ def _of(kind: Any) -> dict[str, Any]:
     kind = getattr(kind, "__supertype__", kind)
     if kind in NAMES:
         return {"type": NAMES[kind]}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {"enum": [member.value for member in kind]}
     if attrs.has(kind):
         hints = typing.get_type_hints(kind)
         return {
