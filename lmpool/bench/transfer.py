@@ -5,15 +5,18 @@ and alternate with plain copies inside the target's process: of the same scatter
 many contiguous bytes. Both sides have the same number of threads. What arrives is compared byte by byte.
 
 shm and gloo are measured on CPU pools, cuda-ipc and nccl where two CUDA devices are linked. cuda-ipc and nccl were
-written from documentation and have not been run on hardware yet: no figure is claimed for them. Only the path is
-measured, not the transaction around it: transaction_p50_s is null.
+written from documentation and have not been run on hardware yet: no figure is claimed for them.
+
+Then whole transfers (prepare, copy, confirm, publish, finalize) between idle replicas of a model with random weights
+and blocks of the same form, in both directions, timed by control's own record. Workers read each other's pools by shm
+alone: by gloo, nccl and cuda-ipc there is no whole transfer yet, and its figures are null.
 """
 
 import argparse
 import os
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from statistics import median
@@ -21,12 +24,18 @@ from typing import Any
 
 import attrs
 
+from lmpool.bench.random_llama import LlamaForm
+from lmpool.bench.transactions import Times, TransactionError
 from lmpool.bench.transfer_figures import Curve, PlotError, Point, check_plot, json_text, plot, report_lines
 from lmpool.bench.transfer_pair import MeasuredPair, PairOrder, WrongBytes, device_facts
+from lmpool.bench.transfer_whole import WholeOrder, whole_times
 from lmpool.gpu.paths.port import CHUNK_BYTES, PathKind
+from lmpool.io.errors import LMPoolError
 from lmpool.io.topology import RankPair, TopologyError, all_pairs, cuda_pairs, listed_pairs, run_smi
 
 PATHS = tuple(kind.value for kind in PathKind)
+SERVED = PathKind.SHARED_MEMORY.value
+"""The one path that workers have."""
 ON_CPU = (PathKind.SHARED_MEMORY.value, PathKind.GLOO.value)
 BLOCKS_USUAL = 64
 MIB = 1 << 20
@@ -49,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         if given.plot is not None:
             check_plot(given.plot)
         curve = measure(given)
-    except (PlotError, TopologyError, WrongBytes) as error:
+    except (PlotError, TopologyError, TransactionError, WrongBytes, LMPoolError) as error:
         print(f"lmpool bench transfer: {error}", file=sys.stderr)
         return 1
     if given.plot is not None:
@@ -125,6 +134,9 @@ def measure(given: argparse.Namespace) -> Curve:
             with MeasuredPair(_pair_order(given, path, pair, max(counts), facts["cuda_devices"])) as measured:
                 cold_bytes = measured.arms.cold_bytes
                 points += _points(given, path, pair, counts, measured)
+    if SERVED in given.path:
+        whole = whole_times(_whole_order(given, counts, cold_bytes))
+        points = [_with_whole(each, whole) for each in points]
     return Curve(
         points=points,
         left_out=left_out,
@@ -139,6 +151,33 @@ def measure(given: argparse.Namespace) -> Curve:
         is_summed=given.checksum,
         cold_bytes=cold_bytes,
         seed=given.seed,
+    )
+
+
+def _whole_order(given: argparse.Namespace, counts: Sequence[int], cold_bytes: int) -> WholeOrder:
+    return WholeOrder(
+        form=LlamaForm(given.layers, given.kv_heads, given.head_dim),
+        dtype=given.dtype,
+        block_size=given.block_size,
+        replicas=given.replicas,
+        threads=given.threads,
+        pairs=_pairs(given, SERVED),
+        sizes=tuple(counts),
+        rounds=given.rounds,
+        seed=given.seed,
+        cold_bytes=cold_bytes,
+    )
+
+
+def _with_whole(each: Point, whole: Mapping[tuple[RankPair, int], Times]) -> Point:
+    if each.path != SERVED:
+        return each
+    found = whole[each.pair, each.blocks]
+    return attrs.evolve(
+        each,
+        transaction_p50_s=found.p50_s,
+        transaction_p95_s=found.p95_s,
+        transaction_adds_p50_s=found.adds_p50_s,
     )
 
 
@@ -232,6 +271,8 @@ def point(path: str, pair: RankPair, blocks: int, size_bytes: int, samples: Samp
         indexed_copy_share=indexed[indexed_copy] / p50,
         flat_copy_share=flat[flat_copy] / runs_p50,
         transaction_p50_s=None,
+        transaction_p95_s=None,
+        transaction_adds_p50_s=None,
         runs_p50_s=runs_p50,
         scattered_flat_copy_share=flat[flat_copy] / p50,
         indexed_copy=indexed_copy,

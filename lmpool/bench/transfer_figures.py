@@ -12,6 +12,8 @@ from lmpool.bench.table import table_lines
 INDEXED_BOUND = (8 << 20, 0.85)
 FLAT_BOUND = (64 << 20, 0.8)
 """Bytes from which the shared-memory path should have that share of a plain copy's rate."""
+ADDS_BOUND = (8, 0.003)
+"""Blocks up to which a whole transfer should take at most so much longer than its copy, on an idle machine."""
 
 COLUMNS = (
     "path",
@@ -25,6 +27,9 @@ COLUMNS = (
     "runs ms",
     "flat",
     "scattered flat",
+    "whole ms",
+    "p95 ms",
+    "adds ms",
     "",
 )
 PICTURES = (".png", ".svg", ".pdf")
@@ -50,7 +55,10 @@ class Point:
     flat_copy_share: float
     """Blocks that are one run at either end, over one contiguous copy of as many bytes."""
     transaction_p50_s: float | None
-    """None: the path alone was measured."""
+    """Of whole transfers between workers. None, as the next two: workers cannot use the path."""
+    transaction_p95_s: float | None
+    transaction_adds_p50_s: float | None
+    """What a whole transfer takes beside its own copy."""
     runs_p50_s: float
     scattered_flat_copy_share: float
     """Scattered blocks over the contiguous copy: only told."""
@@ -64,6 +72,12 @@ class Point:
             return True
         is_indexed_well = self.bytes < INDEXED_BOUND[0] or self.indexed_copy_share >= INDEXED_BOUND[1]
         return is_indexed_well and (self.bytes < FLAT_BOUND[0] or self.flat_copy_share >= FLAT_BOUND[1])
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the transaction adds no more than it should."""
+        adds_s = self.transaction_adds_p50_s
+        return adds_s is None or self.blocks > ADDS_BOUND[0] or adds_s < ADDS_BOUND[1]
 
 
 @attrs.frozen
@@ -94,7 +108,9 @@ def report_lines(curve: Curve) -> list[str]:
     return [
         *table_lines(COLUMNS, [_cells(point) for point in curve.points]),
         "Every copy was checked byte by byte. indexed: share of the fastest copy of the same scattered blocks inside",
-        "one process; flat: share that one run of blocks has of one contiguous copy; scattered flat: only told.",
+        "one process; flat: share that one run of blocks has of one contiguous copy; scattered flat: only told. whole:",
+        "a transfer between two workers, from its order until control heard that it is published; adds: what that took",
+        f"beside its own copy, SLOW where more than {ADDS_BOUND[1] * 1e3:.0f} ms for up to {ADDS_BOUND[0]} blocks.",
         *(f"{path}: not measured, {why}" for path, why in curve.left_out.items()),
     ]
 
@@ -112,8 +128,15 @@ def _cells(point: Point) -> list[str]:
         f"{point.runs_p50_s * 1e3:.3f}",
         f"{point.flat_copy_share:.2f}",
         f"{point.scattered_flat_copy_share:.2f}",
-        "" if point.is_within else "BELOW",
+        _ms(point.transaction_p50_s),
+        _ms(point.transaction_p95_s),
+        _ms(point.transaction_adds_p50_s),
+        " ".join(word for word, holds in (("BELOW", point.is_within), ("SLOW", point.is_quick)) if not holds),
     ]
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e3:.3f}"
 
 
 def check_plot(path: Path) -> None:

@@ -7,9 +7,12 @@ import attrs
 import pytest
 
 from lmpool.bench import transfer
+from lmpool.bench.transactions import Times, TransactionError
 from lmpool.bench.transfer import Samples, main, point, sizes
 from lmpool.bench.transfer_figures import Curve, report_lines
 from lmpool.bench.transfer_pair import Arms, Blocks, PairOrder, WrongBytes
+from lmpool.bench.transfer_whole import WholeOrder
+from lmpool.io.topology import RankPair
 
 SMALL = ["--layers", "2", "--kv-heads", "1", "--head-dim", "8", "--rounds", "1", "--pairs", "0>1", "--cold", "1"]
 NO_CUDA = {"cuda_devices": 0, "has_nccl": False}
@@ -44,11 +47,19 @@ class PretendedPair:
         return 0.9
 
 
+def pretended_times(order: WholeOrder) -> dict[tuple[RankPair, int], Times]:
+    """A second and a millisecond a block; what it adds grows by a millisecond with every block."""
+    return {
+        (pair, blocks): Times(1 + blocks * 1e-3, 9.0, 1e-3 * blocks) for pair in order.pairs for blocks in order.sizes
+    }
+
+
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> list[PairOrder]:
     monkeypatch.setattr(PretendedPair, "orders", [], raising=False)
     monkeypatch.setattr(transfer, "MeasuredPair", PretendedPair)
     monkeypatch.setattr(transfer, "device_facts", lambda: NO_CUDA)
+    monkeypatch.setattr(transfer, "whole_times", pretended_times)
     return PretendedPair.orders
 
 
@@ -71,7 +82,10 @@ def test_real_processes_are_measured_and_every_byte_checked(capsys: pytest.Captu
         assert 0 < row["p50_s"] <= row["p95_s"]
         assert row["indexed_copy_share"] > 0
         assert row["flat_copy_share"] > 0
-        assert row["transaction_p50_s"] is None
+        if row["path"] == "gloo":
+            assert row["transaction_p50_s"] is row["transaction_p95_s"] is row["transaction_adds_p50_s"] is None
+        else:
+            assert 0 < row["transaction_adds_p50_s"] < row["transaction_p50_s"] <= row["transaction_p95_s"]
 
 
 @pytest.mark.parametrize(
@@ -129,6 +143,36 @@ def test_all_pairs_of_the_replicas_are_measured_with_the_same_threads(
     ]
 
 
+def test_whole_transfers_stand_beside_the_path_that_workers_have(
+    pretended: list[PairOrder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, figures = measured(["--path", "shm", "gloo", "--rounds", "1", "--blocks", "2", "8", "64"], capsys)
+    assert code == 0
+    rows = {(row["path"], row["blocks"]): row for row in figures["points"] if row["pair"] == [0, 1]}
+    assert rows["shm", 8]["transaction_p50_s"] == pytest.approx(1.008)
+    assert rows["shm", 8]["transaction_adds_p50_s"] == pytest.approx(8e-3)
+    assert {rows["gloo", blocks]["transaction_p50_s"] for blocks in (2, 8, 64)} == {None}
+
+
+def test_a_transaction_that_adds_too_much_is_marked(
+    pretended: list[PairOrder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--path", "shm", "--pairs", "0>1", "--rounds", "1", "--blocks", "2", "8", "64"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("shm")]
+    assert [line.split()[2] for line in lines if "SLOW" in line] == ["8"]
+
+
+def test_whole_transfers_that_fail_are_told_in_one_line(
+    pretended: list[PairOrder], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(order: WholeOrder) -> dict[tuple[RankPair, int], Times]:
+        raise TransactionError("a transfer of 2 blocks was not published: late, without a cause")
+
+    monkeypatch.setattr(transfer, "whole_times", fail)
+    assert main(["--path", "shm", "--rounds", "1", "--blocks", "2"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("lmpool bench transfer: a transfer of 2 blocks was not")
+
+
 def test_bytes_that_differ_fail_the_run(
     pretended: list[PairOrder], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,7 +201,7 @@ def test_help_says_what_was_not_run_on_hardware(capsys: pytest.CaptureFixture[st
         main(["--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "cuda-ipc and nccl were written from documentation and have not been run on hardware" in text
-    assert "transaction_p50_s is null" in text
+    assert "by gloo, nccl and cuda-ipc there is no whole transfer yet, and its figures are null" in text
 
 
 def test_pairs_that_make_no_sense_are_told_in_one_line(

@@ -1,0 +1,149 @@
+"""Whole transfers between real workers under a real control process, one at a time, timed by control's own record.
+
+A chain of fresh tokens is computed where round robin puts it, and then moved from rank to rank: a move is published
+as a copy is, and leaves its source without the chain, so that it can come back.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from math import ceil
+from statistics import median
+
+import attrs
+import numpy as np
+
+from lmpool.core.ids import SECOND, TransferId
+from lmpool.core.messages.transfer import TransferMode, TransferShown
+from lmpool.io.engine import AsyncEngine
+from lmpool.io.generation import SamplingParams
+from lmpool.io.topology import RankPair
+from lmpool.io.transfer_order import TransferWish
+
+POLICY = "round-robin"
+"""Under which an engine must run, so that every rank gets chains."""
+TOKENS = 256
+"""Chains are of ids below; every vocabulary has them."""
+MOVES = 8
+"""Of one chain, at most."""
+COPY_S = 30.0
+QUIET_S = 0.02
+"""Before each transfer, and before control is asked for the first time whether it is over."""
+PUBLISHED = "published"
+
+
+class TransactionError(Exception):
+    """One line: why a transfer has not come to its end."""
+
+
+@attrs.frozen
+class Transaction:
+    pair: RankPair
+    blocks: int
+    took_s: float
+    """From the orders to prepare until control heard that it is published."""
+    copy_s: float
+    """Of its data path, as the target has told: from the order to copy to the last byte."""
+
+
+@attrs.frozen
+class Times:
+    """Of the transactions of one size on one pair."""
+
+    p50_s: float
+    p95_s: float
+    adds_p50_s: float
+    """What each took beside its own copy."""
+
+
+@attrs.frozen
+class Chain:
+    tokens: tuple[int, ...]
+    rank: int
+    blocks: int
+
+
+def times(found: Sequence[Transaction]) -> Times:
+    took = sorted(one.took_s for one in found)
+    return Times(median(took), upper(took, 0.95), median(one.took_s - one.copy_s for one in found))
+
+
+def upper(ordered: Sequence[float], share: float) -> float:
+    """The least value that this share does not exceed."""
+    return ordered[ceil(share * len(ordered)) - 1]
+
+
+def pool_blocks(largest: int) -> int:
+    """A worker pins at most a quarter of its pool for copies."""
+    return 4 * largest + 64
+
+
+class Transactions:
+    def __init__(self, engine: AsyncEngine, block_size: int, seed: int, cold_bytes: int) -> None:
+        """`engine` is open and routes by `POLICY`; before each transfer so many bytes are read, so that its source is
+        in no cache. 0: none."""
+        self._engine = engine
+        self._block_size = block_size
+        self._chance = random.Random(f"transactions {seed}")
+        self._memory = np.ones(cold_bytes // 8 or 1, dtype=np.int64)
+
+    async def measure(
+        self,
+        pairs: Sequence[RankPair],
+        sizes: Sequence[int],
+        rounds: int,
+        done: Callable[[Transaction], None],
+    ) -> list[Transaction]:
+        """So many of each size on each pair, after one that warms up; sizes in turn, so that none has a moment of the
+        machine for itself. Raises TransactionError, LMPoolError."""
+        left = {(pair, blocks): rounds + 1 for pair in pairs for blocks in sizes}
+        found: list[Transaction] = []
+        while any(left.values()):
+            for blocks in sizes:
+                if not any(left[pair, blocks] for pair in pairs):
+                    continue
+                chain = await self.chain(blocks)
+                for _ in range(MOVES):
+                    ways = [pair for pair in pairs if pair[0] == chain.rank and left[pair, blocks]]
+                    if not ways:
+                        break
+                    pair = max(ways, key=lambda way: left[way, blocks])
+                    one, chain = await self.move(chain, pair[1])
+                    if left[pair, blocks] <= rounds:
+                        found.append(one)
+                        done(one)
+                    left[pair, blocks] -= 1
+        return found
+
+    async def chain(self, blocks: int) -> Chain:
+        """Computed, wherever that was. Raises TransactionError, LMPoolError."""
+        tokens = tuple(self._chance.randrange(TOKENS) for _ in range(blocks * self._block_size + 1))
+        request = None
+        async for chunk in self._engine.generate(tokens, SamplingParams(max_tokens=1, ignores_eos=True)):
+            request = chunk.request
+        assert request is not None
+        decisions = await self._engine.decisions(request, 1)
+        if not decisions or decisions[0].rank is None:
+            raise TransactionError("control does not tell where a request went")
+        return Chain(tokens, decisions[0].rank, blocks)
+
+    async def move(self, chain: Chain, target: int) -> tuple[Transaction, Chain]:
+        """Also where it is then. Raises TransactionError, LMPoolError."""
+        wish = TransferWish(chain.tokens, b"", "default", None, chain.rank, target, TransferMode.MOVE, COPY_S)
+        self._memory.max()
+        await asyncio.sleep(QUIET_S)
+        shown = await self._over(await self._engine.transfer(wish))
+        if shown.outcome != PUBLISHED or shown.took_ns is None or shown.copy_ns is None:
+            how = f"{shown.outcome}, {shown.cause or 'without a cause'}"
+            raise TransactionError(f"a transfer of {chain.blocks} blocks was not published: {how}")
+        pair = (chain.rank, target)
+        one = Transaction(pair, chain.blocks, shown.took_ns / SECOND, shown.copy_ns / SECOND)
+        return one, attrs.evolve(chain, rank=target)
+
+    async def _over(self, transfer: TransferId) -> TransferShown:
+        while True:
+            await asyncio.sleep(QUIET_S)
+            state = await self._engine.pool_state()
+            for shown in reversed(state.transfers.over):
+                if shown.transfer == transfer:
+                    return shown

@@ -1,0 +1,69 @@
+"""Whole transfers of blocks of a given form: between idle replicas of a random model that has such blocks."""
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+import attrs
+
+from lmpool.bench.random_llama import LlamaForm, write_random_llama
+from lmpool.bench.transactions import POLICY, Times, Transaction, Transactions, pool_blocks, times
+from lmpool.io.engine import AsyncEngine
+from lmpool.io.topology import RankPair
+
+
+@attrs.frozen
+class WholeOrder:
+    form: LlamaForm
+    dtype: str
+    block_size: int
+    replicas: int
+    threads: int
+    pairs: tuple[RankPair, ...]
+    sizes: tuple[int, ...]
+    """In blocks."""
+    rounds: int
+    """Of each size on each pair."""
+    seed: int
+    cold_bytes: int
+
+
+def whole_times(order: WholeOrder) -> dict[tuple[RankPair, int], Times]:
+    """By pair and size. Raises TransactionError, LMPoolError."""
+    found = asyncio.run(_measured(order))
+    return {
+        (pair, blocks): times([one for one in found if (one.pair, one.blocks) == (pair, blocks)])
+        for pair in order.pairs
+        for blocks in order.sizes
+    }
+
+
+async def _measured(order: WholeOrder) -> list[Transaction]:
+    with tempfile.TemporaryDirectory(prefix="lmpool-bench-") as folder:
+        model = write_random_llama(Path(folder) / "model", order.form, order.seed)
+        _tell("whole transfers: starting replicas")
+        async with form_engine(order, model) as engine:
+            transactions = Transactions(engine, order.block_size, order.seed, order.cold_bytes)
+            return await transactions.measure(order.pairs, order.sizes, order.rounds, _tell_one)
+
+
+def form_engine(order: WholeOrder, model: Path) -> AsyncEngine:
+    return AsyncEngine(
+        model,
+        order.replicas,
+        device="cpu",
+        dtype=order.dtype,
+        threads=order.threads,
+        block_size=order.block_size,
+        kv_blocks=pool_blocks(max(order.sizes)),
+        policy=POLICY,
+    )
+
+
+def _tell_one(one: Transaction) -> None:
+    _tell(f"whole {one.pair[0]}>{one.pair[1]}: {one.blocks} blocks")
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
