@@ -69,6 +69,7 @@ class Rack:
         self._settings = settings
         self._outputs = outputs
         self._control = Node(timeline, CONTROL, self.control, _nothing_else)
+        self._nodes: list[End] = []
 
     def open(self, ingress: End) -> None:
         """Links everything. Ranks that join later are linked then."""
@@ -81,6 +82,11 @@ class Rack:
             else:
                 self._start(rank, ingress)
 
+    def join(self, ingress: End) -> None:
+        """A further ingress, of an epoch of its own, links to what is there."""
+        for node in (self._control, *self._nodes):
+            connect(self.timeline, node, ingress, _latency)
+
     def _start(self, rank: Rank, ingress: End) -> None:
         settings = self._settings
         rates = slowed(settings.rates, dict(settings.slow).get(rank, 1.0))
@@ -88,6 +94,7 @@ class Rack:
         worker = PacedWorker(machine, rates, settings.copies, self._outputs, settings.streak_max)
         node = Node(self.timeline, Peer(Role.WORKER, rank, EPOCH), worker, _nothing_else)
         self.workers.append(worker)
+        self._nodes.append(node)
         connect(self.timeline, node, self._control, _latency)
         connect(self.timeline, node, ingress, _latency)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from lmpool.bench.load.counters import Proof, proof, rank_counters
 from lmpool.bench.load.figures import percentile
 from lmpool.bench.load.run import LATE_SHARE
+from lmpool.bench.trial.drain import LIVE
 from lmpool.bench.trial.evidence import Evidence
 from lmpool.bench.trial.metrics import METRICS, metrics
 from lmpool.bench.trial.spec import Venue
@@ -13,9 +14,6 @@ from lmpool.core.explanation import request_word
 from lmpool.core.ids import SECOND
 from lmpool.core.messages.ingress_control import RankState
 from lmpool.core.route import POLICIES
-
-LIVE = "live"
-"""The membership of a rank that serves."""
 
 
 def problems(evidence: Evidence) -> tuple[str, ...]:
