@@ -201,8 +201,8 @@ def _parsed(folder: Path, name: str, kind: type[Record], content: bytes) -> Reco
         return CONVERTER.structure(json.loads(content), kind)
     except BaseValidationError as error:
         raise EvidenceError(f"{folder / name}: {explain(error)}") from error
-    except ValueError as error:
-        raise EvidenceError(f"{folder / name} is no JSON: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise EvidenceError(f"{folder / name} cannot be read: {error}") from error
 
 
 def _each(folder: Path, name: str, kind: type[Record], content: bytes) -> tuple[Record, ...]:
@@ -214,7 +214,10 @@ def _each(folder: Path, name: str, kind: type[Record], content: bytes) -> tuple[
 
 
 def _object(folder: Path, name: str, content: bytes) -> dict[str, Any]:
-    value = json.loads(content)
+    try:
+        value = json.loads(content)
+    except ValueError as error:
+        raise EvidenceError(f"{folder / name} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise EvidenceError(f"{folder / name} is no object")
     return value

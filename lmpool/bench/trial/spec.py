@@ -134,8 +134,10 @@ def read_spec(text: str) -> TrialSpec:
         spec = CONVERTER.structure(json.loads(text), TrialSpec)
     except BaseValidationError as error:
         raise SpecError(f"this is no spec of a trial: {explain(error)}") from error
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise SpecError(f"this is no JSON: {error}") from error
+    except TypeError as error:
+        raise SpecError(f"this is no spec of a trial: {error}") from error
     check_spec(spec)
     return spec
 
