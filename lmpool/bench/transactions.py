@@ -13,8 +13,9 @@ from statistics import median
 import attrs
 import numpy as np
 
-from lmpool.core.ids import SECOND, TransferId
+from lmpool.core.ids import SECOND, RequestId, TransferId
 from lmpool.core.messages.transfer import TransferMode, TransferShown
+from lmpool.io.clock import monotonic_now
 from lmpool.io.engine import AsyncEngine
 from lmpool.io.generation import SamplingParams
 from lmpool.io.topology import RankPair
@@ -28,7 +29,9 @@ MOVES = 8
 """Of one chain, at most."""
 COPY_S = 30.0
 QUIET_S = 0.02
-"""Before each transfer, and before control is asked for the first time whether it is over."""
+"""Before a transfer that is timed, and before control is asked whether it is over."""
+BUSY_S = 0.002
+"""The same where one is to follow the other."""
 PUBLISHED = "published"
 
 
@@ -78,6 +81,14 @@ def pool_blocks(largest: int) -> int:
     return 4 * largest + 64
 
 
+async def rank_of(engine: AsyncEngine, request: RequestId) -> int:
+    """Where it went. Raises TransactionError, LMPoolError."""
+    decisions = await engine.decisions(request, 1)
+    if not decisions or decisions[0].rank is None:
+        raise TransactionError("control does not tell where a request went")
+    return decisions[0].rank
+
+
 class Transactions:
     def __init__(self, engine: AsyncEngine, block_size: int, seed: int, cold_bytes: int) -> None:
         """`engine` is open and routes by `POLICY`; before each transfer so many bytes are read, so that its source is
@@ -108,7 +119,7 @@ class Transactions:
                     if not ways:
                         break
                     pair = max(ways, key=lambda way: left[way, blocks])
-                    one, chain = await self.move(chain, pair[1])
+                    one, chain = await self.move(chain, pair[1], QUIET_S)
                     if left[pair, blocks] <= rounds:
                         found.append(one)
                         done(one)
@@ -122,17 +133,15 @@ class Transactions:
         async for chunk in self._engine.generate(tokens, SamplingParams(max_tokens=1, ignores_eos=True)):
             request = chunk.request
         assert request is not None
-        decisions = await self._engine.decisions(request, 1)
-        if not decisions or decisions[0].rank is None:
-            raise TransactionError("control does not tell where a request went")
-        return Chain(tokens, decisions[0].rank, blocks)
+        return Chain(tokens, await rank_of(self._engine, request), blocks)
 
-    async def move(self, chain: Chain, target: int) -> tuple[Transaction, Chain]:
-        """Also where it is then. Raises TransactionError, LMPoolError."""
+    async def move(self, chain: Chain, target: int, quiet_s: float) -> tuple[Transaction, Chain]:
+        """Also where it is then. `quiet_s`: before it, and between questions to control whether it is over. Raises
+        TransactionError, LMPoolError."""
         wish = TransferWish(chain.tokens, b"", "default", None, chain.rank, target, TransferMode.MOVE, COPY_S)
         self._memory.max()
-        await asyncio.sleep(QUIET_S)
-        shown = await self._over(await self._engine.transfer(wish))
+        await asyncio.sleep(quiet_s)
+        shown = await self._over(await self._engine.transfer(wish), quiet_s)
         if shown.outcome != PUBLISHED or shown.took_ns is None or shown.copy_ns is None:
             how = f"{shown.outcome}, {shown.cause or 'without a cause'}"
             raise TransactionError(f"a transfer of {chain.blocks} blocks was not published: {how}")
@@ -140,9 +149,20 @@ class Transactions:
         one = Transaction(pair, chain.blocks, shown.took_ns / SECOND, shown.copy_ns / SECOND)
         return one, attrs.evolve(chain, rank=target)
 
-    async def _over(self, transfer: TransferId) -> TransferShown:
+    async def move_on(self, chain: Chain, pairs: Sequence[RankPair], seconds: float) -> int:
+        """One move after the other, for so long; how many. Raises TransactionError, LMPoolError."""
+        until, moves = monotonic_now() + round(seconds * SECOND), 0
+        while monotonic_now() < until:
+            ways = [pair for pair in pairs if pair[0] == chain.rank]
+            if not ways:
+                raise TransactionError(f"no pair leads on from rank {chain.rank}")
+            _, chain = await self.move(chain, ways[moves % len(ways)][1], BUSY_S)
+            moves += 1
+        return moves
+
+    async def _over(self, transfer: TransferId, quiet_s: float) -> TransferShown:
         while True:
-            await asyncio.sleep(QUIET_S)
+            await asyncio.sleep(quiet_s)
             state = await self._engine.pool_state()
             for shown in reversed(state.transfers.over):
                 if shown.transfer == transfer:

@@ -10,6 +10,9 @@ written from documentation and have not been run on hardware yet: no figure is c
 Then whole transfers (prepare, copy, confirm, publish, finalize) between idle replicas of a model with random weights
 and blocks of the same form, in both directions, timed by control's own record. Workers read each other's pools by shm
 alone: by gloo, nccl and cuda-ipc there is no whole transfer yet, and its figures are null.
+
+With --streams N what transfers cost whoever decodes: N answers of MODEL on every replica, and the gaps between their
+pieces in windows that alternate, undisturbed and beside transfers of --blocks (default 16), one after the other.
 """
 
 import argparse
@@ -24,10 +27,12 @@ from typing import Any
 
 import attrs
 
+from lmpool.bench import flags
 from lmpool.bench.random_llama import LlamaForm
 from lmpool.bench.transactions import Times, TransactionError
 from lmpool.bench.transfer_figures import Curve, PlotError, Point, check_plot, json_text, plot, report_lines
 from lmpool.bench.transfer_pair import MeasuredPair, PairOrder, WrongBytes, device_facts
+from lmpool.bench.transfer_streams import StreamOrder, measure_streams, stream_json, stream_lines
 from lmpool.bench.transfer_whole import WholeOrder, whole_times
 from lmpool.gpu.paths.port import CHUNK_BYTES, PathKind
 from lmpool.io.errors import LMPoolError
@@ -38,6 +43,7 @@ SERVED = PathKind.SHARED_MEMORY.value
 """The one path that workers have."""
 ON_CPU = (PathKind.SHARED_MEMORY.value, PathKind.GLOO.value)
 BLOCKS_USUAL = 64
+STREAM_BLOCKS = 16
 MIB = 1 << 20
 
 
@@ -55,6 +61,8 @@ def main(arguments: Sequence[str]) -> int:
     """The exit code: 1 if something has arrived with other bytes, or nothing could be measured."""
     given = _parser().parse_args(arguments)
     try:
+        if given.streams:
+            return _streams(given)
         if given.plot is not None:
             check_plot(given.plot)
         curve = measure(given)
@@ -63,13 +71,38 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     if given.plot is not None:
         plot(curve, given.plot)
-    if given.json == "-":
-        print(json_text(curve))
-    else:
-        if given.json:
-            Path(given.json).write_text(json_text(curve) + "\n")
-        print("\n".join(report_lines(curve)))
+    _tell(given.json, json_text(curve), report_lines(curve))
     return 0 if curve.points else 1
+
+
+def _streams(given: argparse.Namespace) -> int:
+    """Raises TransactionError, LMPoolError, TopologyError."""
+    figures = measure_streams(
+        StreamOrder(
+            model=given.model,
+            replicas=given.replicas,
+            threads=given.threads,
+            dtype=given.dtype,
+            block_size=given.block_size,
+            each=given.streams,
+            blocks=max(given.blocks or [STREAM_BLOCKS]),
+            pairs=_pairs(given, SERVED),
+            windows=given.windows,
+            window_s=given.window_s,
+            seed=given.seed,
+        )
+    )
+    _tell(given.json, stream_json(figures), stream_lines(figures))
+    return 0
+
+
+def _tell(file: str | None, document: str, lines: Sequence[str]) -> None:
+    if file == "-":
+        print(document)
+        return
+    if file:
+        Path(file).write_text(document + "\n")
+    print("\n".join(lines))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -102,6 +135,13 @@ def _parser() -> argparse.ArgumentParser:
     shape.add_argument("--kv-heads", type=int, default=3, metavar="N")
     shape.add_argument("--head-dim", type=int, default=64, metavar="N")
     shape.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
+    streams = parser.add_argument_group("streams, instead of all that")
+    streams.add_argument("--streams", type=flags.number, default=0, metavar="N", help="decode N on every replica")
+    streams.add_argument("--model", metavar="MODEL", help="as of lmpool serve (default: the bundled one)")
+    streams.add_argument(
+        "--windows", type=flags.count, default=6, metavar="N", help="of each kind (default %(default)s)"
+    )
+    streams.add_argument("--window-s", type=flags.factor, default=3.0, metavar="S", help="(default %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write the figures there as well; -: only them, to the output")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them (.png, .svg, .pdf)")
     return parser

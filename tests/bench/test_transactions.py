@@ -90,6 +90,29 @@ def test_a_transfer_that_is_not_published_is_told(monkeypatch: pytest.MonkeyPatc
         measured(monkeypatch, PretendedEngine("refused"), ((0, 1),), 1)
 
 
+def test_transfers_follow_each_other_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "BUSY_S", 0.0)
+    engine = PretendedEngine()
+    measuring = Transactions(cast(AsyncEngine, engine), BLOCK, 1, 0)
+
+    async def body() -> int:
+        return await measuring.move_on(await measuring.chain(2), ((0, 1), (1, 0)), 0.05)
+
+    moves = asyncio.run(body())
+    assert moves > 1
+    assert [len(held) for held in engine.held] == ([1, 0, 0] if moves % 2 == 1 else [0, 1, 0])
+
+
+def test_a_rank_without_a_way_on_is_told() -> None:
+    measuring = Transactions(cast(AsyncEngine, PretendedEngine()), BLOCK, 1, 0)
+
+    async def body() -> None:
+        await measuring.move_on(await measuring.chain(2), ((2, 0),), 1.0)
+
+    with pytest.raises(TransactionError, match="no pair leads on from rank 1"):
+        asyncio.run(body())
+
+
 def test_times_are_of_the_whole_and_of_what_it_adds() -> None:
     found = [Transaction((0, 1), 8, took, copy) for took, copy in ((4.0, 1.0), (9.0, 8.0), (5.0, 3.0))]
     assert (times(found).p50_s, times(found).p95_s, times(found).adds_p50_s) == (5.0, 9.0, 2.0)
