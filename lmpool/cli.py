@@ -33,7 +33,11 @@ BENCHES = {
     "routing": "lmpool.bench.routing",
     "transfer": "lmpool.bench.transfer",
 }
-MEASURING = {"simulate": "lmpool.bench.simulate", "calibrate": "lmpool.bench.calibrate"}
+MEASURING = {
+    "simulate": "lmpool.bench.simulate",
+    "calibrate": "lmpool.bench.calibrate",
+    "study": "lmpool.bench.study.command",
+}
 """Commands that read their own flags, as each measurement does."""
 
 SERVER_FLAGS = ("--url", "--api-key-file")
@@ -85,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument("request", metavar="REQUEST_ID", help="as above")
     _add_server(explain)
     commands.add_parser("simulate", help="replay a trace or a workload under one policy after another", add_help=False)
+    commands.add_parser("study", help="compare arms as a plan says that was written first, and report", add_help=False)
     commands.add_parser("calibrate", help="measure what steps and transfers take here, for a server", add_help=False)
     bench = commands.add_parser("bench", help="measure this machine", allow_abbrev=False)
     bench.add_argument("name", choices=tuple(BENCHES), help="what to measure")

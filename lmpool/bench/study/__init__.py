@@ -1,0 +1,1 @@
+"""Studies: a plan that is written first, trials in shuffled order, and a report from what they left."""

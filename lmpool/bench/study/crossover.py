@@ -1,0 +1,94 @@
+"""Where an arm stops winning over another: each workload's loads are tried from the lowest on, until it does not win.
+
+What ends the search is decided from the evidence alone, so a study that goes on decides as one that was never
+interrupted.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+
+import attrs
+
+from lmpool.bench.study.matrix import Point
+from lmpool.bench.study.plan import Crossover, Plan, Statistic
+from lmpool.bench.study.statistic import Cell, Estimate, estimate_of
+from lmpool.bench.trial.metrics import METRICS, Better
+
+
+class Win(Enum):
+    WINS = "wins"
+    STOPS = "does not win"
+    UNKNOWN = "not yet known"
+
+
+class Search(Enum):
+    FOUND = "found"
+    NEVER_WON = "does not win at the lowest load"
+    NOT_REACHED = "not reached"
+    OPEN = "not yet searched to its end"
+
+
+@attrs.frozen
+class Rung:
+    rate: float
+    ratio: Estimate | None
+    """Of the arm to the other."""
+    win: Win
+
+
+@attrs.frozen
+class Crossed:
+    """The search on one workload."""
+
+    workload: str
+    rungs: tuple[Rung, ...]
+    """That were tried."""
+    search: Search
+    last_won: float | None
+    first_lost: float | None
+
+
+def win(plan: Plan, crossover: Crossover, cell: Cell) -> tuple[Win, Estimate | None]:
+    """It wins if its paired ratio is on the better side of 1, with the whole interval where there is one."""
+    found = estimate_of(plan, cell, Statistic.RATIO, crossover.metric, crossover.arm, crossover.against)
+    if found is None or found.repetitions < plan.repetitions:
+        return Win.UNKNOWN, found
+    if METRICS[crossover.metric].better is Better.LESS:
+        wins = (found.mean if found.high is None else found.high) < 1
+    else:
+        wins = (found.mean if found.low is None else found.low) > 1
+    return (Win.WINS if wins else Win.STOPS), found
+
+
+def is_needless(plan: Plan, point: Point, cells: Sequence[Cell]) -> bool:
+    """Whether a lower load of the workload has ended its search, so that this one is not run."""
+    if plan.crossover is None:
+        return False
+    lower = [cell for cell in cells if cell.point.workload == point.workload and cell.point.rate < point.rate]
+    return any(win(plan, plan.crossover, cell)[0] is Win.STOPS for cell in lower)
+
+
+def crossed(plan: Plan, crossover: Crossover, cells: Sequence[Cell]) -> tuple[Crossed, ...]:
+    """In the order of the plan: of skew."""
+    by_workload: dict[str, list[Cell]] = {workload.name: [] for workload in plan.workload}
+    for cell in cells:
+        by_workload[cell.point.workload].append(cell)
+    return tuple(_crossed(plan, crossover, workload, found) for workload, found in by_workload.items())
+
+
+def _crossed(plan: Plan, crossover: Crossover, workload: str, cells: Sequence[Cell]) -> Crossed:
+    rungs: list[Rung] = []
+    search, last_won, first_lost = Search.NOT_REACHED, None, None
+    for cell in sorted(cells, key=lambda cell: cell.point.rate):
+        won, ratio = win(plan, crossover, cell)
+        rungs.append(Rung(cell.point.rate, ratio, won))
+        if won is Win.WINS:
+            last_won = cell.point.rate
+            continue
+        if won is Win.UNKNOWN:
+            search = Search.OPEN
+        else:
+            first_lost = cell.point.rate
+            search = Search.NEVER_WON if last_won is None else Search.FOUND
+        break
+    return Crossed(workload, tuple(rungs), search, last_won, first_lost)

@@ -1,0 +1,130 @@
+"""The trials of a plan in the order in which they run.
+
+Shuffled inside each repetition, and the repetitions one after the other: what drifts with time (heat, other load) hits
+all arms of a repetition alike, and a study that is interrupted has whole repetitions.
+"""
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+
+import attrs
+
+from lmpool.bench.locality import blocks_at_end
+from lmpool.bench.study.plan import Plan, WorkloadPlan
+from lmpool.bench.trial.spec import Placement, TrialSpec, Venue, arm_named
+from lmpool.bench.trial.workload import trial_trace
+
+
+@attrs.frozen
+class Point:
+    """What a comparison of arms holds fixed."""
+
+    workload: str
+    budget: float
+    rate: float
+
+    @property
+    def name(self) -> str:
+        return f"{Path(self.workload).stem}_kv{self.budget:g}_load{self.rate:g}"
+
+
+@attrs.frozen
+class Trial:
+    point: Point
+    arm: str
+    repetition: int
+    """From 1 on."""
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.point.name}_{self.arm}_r{self.repetition}"
+
+
+def points(plan: Plan) -> list[Point]:
+    return [
+        Point(workload.name, budget, rate)
+        for workload in plan.workload
+        for rate in workload.rates
+        for budget in plan.budget.values
+    ]
+
+
+def rungs(plan: Plan) -> list[list[Trial]]:
+    """Trials that stand or fall together, in order: a crossover's points one by one, else all at once."""
+    if plan.crossover is None:
+        return [_shuffled(plan, points(plan))]
+    return [_shuffled(plan, [point]) for point in points(plan)]
+
+
+def matrix(plan: Plan) -> list[Trial]:
+    return [trial for rung in rungs(plan) for trial in rung]
+
+
+def _shuffled(plan: Plan, held: list[Point]) -> list[Trial]:
+    return [trial for repetition in range(1, plan.repetitions + 1) for trial in _repetition(plan, held, repetition)]
+
+
+def _repetition(plan: Plan, held: list[Point], repetition: int) -> Iterator[Trial]:
+    trials = [Trial(point, arm, repetition) for point in held for arm in plan.arms]
+    Random(f"{plan.seed} {repetition} {held[0].name}").shuffle(trials)
+    yield from trials
+
+
+def trial_spec(plan: Plan, trial: Trial, venue: Venue) -> TrialSpec:
+    """All arms of a repetition have the same seed. Raises TraceError."""
+    workload = next(one for one in plan.workload if one.name == trial.point.workload)
+    spec = bare_spec(plan, workload, trial.point.rate, trial.arm, trial.repetition, venue)
+    return attrs.evolve(spec, kv_blocks=_kv_blocks(plan, trial.point.budget, spec))
+
+
+def bare_spec(plan: Plan, workload: WorkloadPlan, rate: float, arm: str, repetition: int, venue: Venue) -> TrialSpec:
+    """Without its KV blocks. What a venue or arm cannot heed is left out."""
+    system = plan.system
+    is_live = venue is Venue.LIVE
+    copies = is_live and arm_named(arm).placement is not Placement.OFF
+    return TrialSpec(
+        venue=venue,
+        workload=workload.name,
+        requests=workload.requests,
+        rate=rate,
+        scale=workload.scale,
+        pauses=workload.pauses,
+        in_flight=workload.in_flight,
+        turns=workload.turns,
+        arm=arm,
+        replicas=system.replicas,
+        kv_blocks=1,
+        block_size=system.block_size,
+        model=system.model if is_live else None,
+        step_tokens=system.step_tokens,
+        sequences=system.sequences,
+        threads=system.threads if is_live else None,
+        dtype=system.dtype,
+        calibration=system.calibration if copies else None,
+        rates=None if is_live else system.rates,
+        e2e_max_s=system.e2e_max_s,
+        late_max_s=system.late_max_s,
+        seed=plan.seed + repetition - 1,
+        repetition=repetition,
+        cache=plan.cache,
+    )
+
+
+def _kv_blocks(plan: Plan, budget: float, spec: TrialSpec) -> int:
+    if not plan.budget.shares:
+        return round(budget)
+    return math.ceil(budget * _blocks_at_end(_sizes(spec)))
+
+
+def _sizes(spec: TrialSpec) -> TrialSpec:
+    """The same for all specs whose workloads have the same blocks."""
+    return attrs.evolve(spec, arm="round-robin", repetition=1, calibration=None, rate=1.0)
+
+
+@lru_cache(maxsize=256)
+def _blocks_at_end(spec: TrialSpec) -> int:
+    return blocks_at_end(trial_trace(spec), spec.block_size)
