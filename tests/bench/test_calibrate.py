@@ -1,16 +1,24 @@
 import json
 import stat
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from lmpool import cli
 from lmpool.bench import calibrate
 from lmpool.bench.calibrate import BLOCKS, copy_point, main
-from lmpool.bench.transfer_pair import Blocks, PairOrder, WrongBytes
-from lmpool.io.calibration import check_pairs, read_calibration
+from lmpool.bench.calibrate_check import HELD_OUT, check
+from lmpool.bench.calibrate_transactions import Session, SessionOrder, with_residuals
+from lmpool.bench.transactions import Transaction
+from lmpool.bench.transfer_pair import Arms, Blocks, PairOrder, WrongBytes
+from lmpool.core.ids import MILLISECOND, Rank
+from lmpool.core.placement.price import Pair, TransferPrices
+from lmpool.io.calibration import CalibratedPair, CopyPoint, check_pairs, read_calibration, transfer_profile
+from tests.io.test_calibration import CALIBRATION
 
 INTERPRETER = sys.executable
 CURVE = {
@@ -27,6 +35,7 @@ CURVE = {
 class PretendedPair:
     """A block takes a millisecond."""
 
+    arms = Arms((), (), 48 << 20)
     orders: list[PairOrder]
     fails = False
 
@@ -47,11 +56,29 @@ class PretendedPair:
         return 1e-3 * len(source)
 
 
+def pretended_session(order: SessionOrder, done: Callable[[Transaction], None]) -> Session:
+    """Beside 1.2 times their copy they take 12 ms; one in four takes 20 ms more, and all twice as long beside steps."""
+
+    def run(sizes: Sequence[int], times: float) -> tuple[Transaction, ...]:
+        found: list[Transaction] = []
+        for pair in order.pairs:
+            for blocks in sizes:
+                for number in range(order.rounds):
+                    took = 12e-3 + 1.2e-3 * blocks + (20e-3 if number % 4 == 3 else 0)
+                    found.append(Transaction(pair, blocks, times * took, 1e-3 * blocks))
+                    done(found[-1])
+        return tuple(found)
+
+    assert order.cold_bytes == 48 << 20
+    return Session(run(order.sizes, 1), run(order.held_out, 0.999), run(order.held_out, 2))
+
+
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Steps come from a script, copies from `PretendedPair`."""
+    """Steps come from a script, copies from `PretendedPair`, whole transfers from `pretended_session`."""
     monkeypatch.setattr(PretendedPair, "orders", [], raising=False)
     monkeypatch.setattr(calibrate, "MeasuredPair", PretendedPair)
+    monkeypatch.setattr(calibrate, "measured_session", pretended_session)
     monkeypatch.setattr(calibrate, "device_facts", lambda: {"cuda_devices": 0, "has_nccl": False})
     says(monkeypatch, tmp_path, [{"told": "loading"}, {"done": 1, "of": 2}, {"done": 2, "of": 2}, {"curve": CURVE}])
     return tmp_path / "out.json"
@@ -77,12 +104,64 @@ def test_the_file_has_steps_and_every_pair_and_size(pretended: Path, capsys: pyt
         assert [point.blocks for point in pair.points] == list(BLOCKS)
         for point in pair.points:
             assert point.copy_p50_s == point.copy_p95_s == pytest.approx(1e-3 * point.blocks)
-            assert point.residual_p50_s is point.residual_p95_s is None
+            assert point.residual_p50_s == pytest.approx(12e-3)
+            assert point.residual_p95_s == pytest.approx(12e-3)
     out = capsys.readouterr().out
     assert f"written to {pretended}" in out
     assert out.count("0>1") == len(BLOCKS)
     assert "yes" in out
     assert "no" in out
+
+
+def test_prices_are_what_whole_transfers_took(pretended: Path) -> None:
+    assert main(["--rounds", "8", "--output", str(pretended)]) == 0
+    prices = TransferPrices(transfer_profile(read_calibration(pretended)))
+    for blocks in (1, 6, 64):
+        price = prices.price(Pair(Rank(1), Rank(0)), blocks)
+        assert price.median_ns / MILLISECOND == pytest.approx(12 + 1.2 * blocks)
+        assert price.p95_ns / MILLISECOND == pytest.approx(32 + 1.2 * blocks)
+
+
+def test_by_a_path_that_workers_have_not_residuals_are_left_out(pretended: Path) -> None:
+    assert main(["--rounds", "1", "--path", "gloo", "--output", str(pretended)]) == 0
+    points = [point for pair in read_calibration(pretended).pairs for point in pair.points]
+    assert {(point.residual_p50_s, point.residual_p95_s) for point in points} == {(None, None)}
+
+
+def test_a_check_is_of_sizes_between_and_bound_where_replicas_are_idle(
+    pretended: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = pretended.with_name("check.json")
+    code = main(["--rounds", "20", "--check", "--json", str(figures), "--output", str(pretended)])
+    found = json.loads(figures.read_text())
+    assert {row["blocks"] for row in found["idle"]["sizes"]} == set(HELD_OUT)
+    assert not set(HELD_OUT) & set(BLOCKS)
+    assert found["idle"]["error"] == pytest.approx(0.001, rel=0.01)
+    assert found["loaded"]["error"] == pytest.approx(0.5)
+    assert found["idle"]["covered"] == 1
+    assert (code, found["idle"]["is_within"]) == (1, False), "a P95 that nothing exceeds is too high"
+    assert "OUT OF the bounds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("over", "took_ms", "error", "is_within"),
+    [(1, 10, 0, True), (1, 12.5, 0.2, True), (3, 10, 0, False), (0, 10, 0, False), (1, 16, 0.375, False)],
+)
+def test_a_check_fails_on_either_bound(over: int, took_ms: float, error: float, is_within: bool) -> None:
+    """Of twenty times so many lie beyond the P95; 10 ms are predicted."""
+    point = CopyPoint(1, 0.01, 0.03, 0.0, 0.0)
+    calibration = attrs.evolve(CALIBRATION, interference=1.0, pairs=(CalibratedPair(0, 1, "shm", (point,)),))
+    took = [took_ms / 1e3] * (20 - over) + [0.031] * over
+    found = check(calibration, [Transaction((0, 1), 1, one, 0.005) for one in took])
+    assert found.error == pytest.approx(error)
+    assert found.covered == pytest.approx(1 - over / 20)
+    assert found.is_within is is_within
+
+
+def test_residuals_are_never_negative() -> None:
+    pair = CalibratedPair(0, 1, "shm", (CopyPoint(2, 0.01, 0.02, None, None),))
+    (point,) = with_residuals(pair, [Transaction((0, 1), 2, 0.005, 0.004)], 1.2).points
+    assert (point.residual_p50_s, point.residual_p95_s) == (0, 0)
 
 
 def test_pools_have_the_form_of_the_model(pretended: Path) -> None:
@@ -129,6 +208,8 @@ def test_steps_that_cannot_be_measured_are_told(
         (["--rounds", "0"], "one round"),
         (["--pairs", "0-7"], "'0-7' is no pair of two of the ranks 0 to 1"),
         (["--output", "/nowhere/file"], "cannot write /nowhere/file"),
+        (["--json", "figures"], "--json is for the figures of --check"),
+        (["--check", "--path", "gloo"], "workers on cpu cannot transfer by gloo yet"),
     ],
 )
 def test_wrong_flags_are_told(pretended: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str) -> None:
@@ -146,4 +227,4 @@ def test_the_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["calibrate", "--help"])
     assert ended.value.code == 0
-    assert "Residuals" in capsys.readouterr().out
+    assert "what they take beside the copy is the residual" in capsys.readouterr().out

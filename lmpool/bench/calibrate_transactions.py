@@ -1,0 +1,95 @@
+"""What whole transfers take between idle replicas of the model, and what of it remains beside the copy.
+
+The remainder is what a price adds to the copy as the data path alone takes it: so both together give what was seen.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import attrs
+
+from lmpool.bench.streams import Streams, stream_blocks
+from lmpool.bench.transactions import POLICY, Transaction, Transactions, pool_blocks, times
+from lmpool.io.calibration import CalibratedPair, CopyPoint
+from lmpool.io.engine import AsyncEngine
+from lmpool.io.topology import RankPair
+
+STREAMS = 1
+"""On every rank, where transfers are to be measured beside steps."""
+
+
+@attrs.frozen
+class SessionOrder:
+    model: str | None
+    cache_folder: Path | None
+    dtype: str
+    replicas: int
+    threads: int
+    block_size: int
+    pairs: tuple[RankPair, ...]
+    sizes: tuple[int, ...]
+    """In blocks, as are the next."""
+    held_out: tuple[int, ...]
+    """Measured afterwards, for a check of what is predicted: idle, then beside steps. Empty: no check."""
+    rounds: int
+    """Of each size on each pair."""
+    seed: int
+    cold_bytes: int
+
+    @property
+    def transfers(self) -> int:
+        return len(self.pairs) * (len(self.sizes) + 2 * len(self.held_out)) * self.rounds
+
+
+@attrs.frozen
+class Session:
+    calibrating: tuple[Transaction, ...]
+    idle: tuple[Transaction, ...]
+    """Of the held-out sizes, as the next."""
+    loaded: tuple[Transaction, ...]
+
+
+def measured_session(order: SessionOrder, done: Callable[[Transaction], None]) -> Session:
+    """Raises TransactionError, LMPoolError."""
+    return asyncio.run(_measured(order, done))
+
+
+async def _measured(order: SessionOrder, done: Callable[[Transaction], None]) -> Session:
+    async with AsyncEngine(
+        order.model,
+        order.replicas,
+        cache_folder=order.cache_folder,
+        device="cpu",
+        dtype=order.dtype,
+        threads=order.threads,
+        block_size=order.block_size,
+        kv_blocks=pool_blocks(max(order.sizes + order.held_out)) + stream_blocks(STREAMS, order.block_size),
+        policy=POLICY,
+    ) as engine:
+        transactions = Transactions(engine, order.block_size, order.seed, order.cold_bytes)
+
+        async def measure(sizes: Sequence[int]) -> tuple[Transaction, ...]:
+            return tuple(await transactions.measure(order.pairs, sizes, order.rounds, done))
+
+        calibrating, idle = await measure(order.sizes), await measure(order.held_out)
+        loaded: tuple[Transaction, ...] = ()
+        if order.held_out:
+            async with Streams(engine, order.replicas, STREAMS, order.seed):
+                loaded = await measure(order.held_out)
+        return Session(calibrating, idle, loaded)
+
+
+def with_residuals(pair: CalibratedPair, found: Sequence[Transaction], interference: float) -> CalibratedPair:
+    """Of every size, some of `found` are of the pair."""
+    ways = [one for one in found if one.pair == (pair.source, pair.target)]
+    by_size = {point.blocks: [one for one in ways if one.blocks == point.blocks] for point in pair.points}
+    points = [_with_residual(point, by_size[point.blocks], interference) for point in pair.points]
+    return attrs.evolve(pair, points=tuple(points))
+
+
+def _with_residual(point: CopyPoint, found: Sequence[Transaction], interference: float) -> CopyPoint:
+    whole = times(found)
+    usual = max(0.0, whole.p50_s - interference * point.copy_p50_s)
+    p95 = max(usual, whole.p95_s - interference * point.copy_p95_s)
+    return attrs.evolve(point, residual_p50_s=usual, residual_p95_s=p95)
