@@ -54,6 +54,7 @@ class ChaosClient:
         self._server = server
         self._model = model
         self._is_exact = is_exact
+        self._open: list[_Exchange] = []
 
     async def close(self) -> None:
         await self._openai.close()
@@ -71,14 +72,28 @@ class ChaosClient:
 
     async def ask(self, question: Question, manner: Manner, expected: Answer) -> Ask:
         exchange = _Exchange(self._openai, self._model, question, manner)
+        self._open.append(exchange)
         began = time.monotonic()
-        fate, kind, detail = await self._fate(exchange, expected, began)
+        try:
+            fate, kind, detail = await self._fate(exchange, expected, began)
+        finally:
+            self._open.remove(exchange)
         is_cut = fate in (Fate.CANCELLED, Fate.INGRESS_LOST, Fate.REFUSED)
         if is_cut and self._is_exact and not is_beginning(exchange.texts, expected):
             fate, detail = Fate.WRONG, f"it began with {exchange.texts}"
         took = time.monotonic() - began
         where = f"question {question.number} after {took:.1f} s, {_told(manner)}: "
         return Ask(fate, kind, where + detail if detail else "", exchange.longest_gap_s, exchange.differs)
+
+    def note_strike(self) -> None:
+        """A worker is struck: any open request may be its own."""
+        for exchange in self._open:
+            exchange.strikes += 1
+
+    @property
+    def strikes_max(self) -> int:
+        """Most strikes that an open request has seen since anything came of its answer."""
+        return max([exchange.strikes for exchange in self._open], default=0)
 
     async def _fate(self, exchange: "_Exchange", expected: Answer, began: float) -> tuple[Fate, str, str]:
         try:
@@ -115,6 +130,8 @@ class _Exchange:
         self.texts: Sequence[str] = ()
         self.longest_gap_s = 0.0
         self.differs = False
+        self.strikes = 0
+        """Of workers, since the last text of its stream."""
         self._client = client
         self._body = body_of(question, manner, model)
         self._headers = headers_of(manner)
@@ -140,7 +157,10 @@ class _Exchange:
                 now = time.monotonic()
                 if last and line:
                     self.longest_gap_s = max(self.longest_gap_s, now - last)
+                before = sum(map(len, reader.texts))
                 reader.feed(line)
+                if sum(map(len, reader.texts)) > before:
+                    self.strikes = 0
                 if self.manner.read_pause_s and line:
                     await asyncio.sleep(self.manner.read_pause_s)
                 last = time.monotonic() if line else last
