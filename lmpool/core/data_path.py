@@ -25,6 +25,8 @@ class BlockReading:
     target_blocks: tuple[BlockId, ...]
     deadline_ns: Nanos
     """It is of no use after that."""
+    is_summed: bool
+    """After the last byte, what the source holds and what has arrived are read again and compared."""
 
 
 class BlockReader(Protocol):

@@ -54,13 +54,21 @@ class BlockCopies:
     """Must be made on a running event loop; `close` it on the same one."""
 
     def __init__(
-        self, identity: Identity, run_folder: str, pool: SharedPool | None, told: Callable[[CopyEvent], None]
+        self,
+        identity: Identity,
+        run_folder: str,
+        pool: SharedPool | None,
+        told: Callable[[CopyEvent], None],
+        *,
+        is_summed: bool,
     ) -> None:
-        """`told` is called from the event loop, never from within a call. Raises OSError."""
+        """`told` is called from the event loop, never from within a call. `is_summed`: whether blocks that have arrived
+        are compared with the source's. Raises OSError."""
         self._identity = identity
         self._run_folder = run_folder
         self._pool = pool
         self._told = told
+        self._is_summed = is_summed
         self._loop = asyncio.get_running_loop()
         self._open: dict[TransferId, _Copy] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -170,7 +178,9 @@ class BlockCopies:
     async def _read(self, copy: _Copy, source: _Source) -> int:
         """Raises CopyFaultError."""
         order = copy.order
-        reading = BlockReading(order.transfer, order.source_blocks, order.target_blocks, order.deadline_ns)
+        reading = BlockReading(
+            order.transfer, order.source_blocks, order.target_blocks, order.deadline_ns, self._is_summed
+        )
         return await self._thread.run(lambda: source.reader.read(reading, copy.cancelled.is_set))
 
     def _lose(self, source: _Source) -> None:

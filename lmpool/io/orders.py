@@ -44,6 +44,8 @@ class WorkerOrder:
     waiting_tokens_max: int
     calibration_file: str | None
     """To be refused if it was made for another model or KV form."""
+    sums_transfers: bool
+    """Whether blocks that have arrived are compared with the source's."""
     log_level: str
 
 

@@ -97,7 +97,7 @@ class _Body:
         peer = Peer(Role.WORKER, Rank(order.rank), Epoch(order.epoch))
         identity = Identity(order.run, peer, os.getuid())
         self._links = Links(identity, LINK_BOUNDS, self._hear)
-        self._copies = BlockCopies(identity, order.run_folder, replica.pool, self._feed)
+        self._copies = BlockCopies(identity, order.run_folder, replica.pool, self._feed, is_summed=order.sums_transfers)
         self._machine = Worker(_settings(order, replica), monotonic_now())
         self._driver: Driver[WorkerEvent, WorkerEffect] = Driver(self._machine, monotonic_now, self._perform)
         self._thread = thread

@@ -78,7 +78,16 @@ class _IntegerReader:
                 raise CopyFaultError("a block outside of the pool")
             self._target[target * width : (target + 1) * width] = self._source[source * width : (source + 1) * width]
             self._pause()
+        if reading.is_summed and not self._are_equal(reading):
+            raise CopyFaultError("what has arrived is not what the source holds")
         return len(reading.target_blocks) * width
+
+    def _are_equal(self, reading: BlockReading) -> bool:
+        width = self._block_bytes
+        return all(
+            self._target[target * width : (target + 1) * width] == self._source[source * width : (source + 1) * width]
+            for source, target in zip(reading.source_blocks, reading.target_blocks, strict=True)
+        )
 
     def close(self) -> None:
         self._source.close()

@@ -36,7 +36,14 @@ class Side:
     """One worker's part: every byte of a block is its rank and number. Its copies go on a block at a time, as let."""
 
     def __init__(
-        self, folder: Path, rank: int, *, run: str = "run-1", width: int = WIDTH, is_shared: bool = True
+        self,
+        folder: Path,
+        rank: int,
+        *,
+        run: str = "run-1",
+        width: int = WIDTH,
+        is_shared: bool = True,
+        is_summed: bool = True,
     ) -> None:
         self.events: asyncio.Queue[CopyEvent] = asyncio.Queue()
         self.go = threading.Semaphore(BLOCKS)
@@ -45,7 +52,7 @@ class Side:
         for block in range(BLOCKS):
             self.pool.memory[block * width : (block + 1) * width] = bytes([16 * (rank + 1) + block]) * width
         pool = self.pool if is_shared else None
-        self.copies = BlockCopies(identity(rank, run), str(folder), pool, self.events.put_nowait)
+        self.copies = BlockCopies(identity(rank, run), str(folder), pool, self.events.put_nowait, is_summed=is_summed)
 
     def _pause(self, _: Nanos) -> None:
         self.copied.release()
@@ -67,8 +74,8 @@ class Side:
 
 
 @asynccontextmanager
-async def sides(folder: Path) -> AsyncIterator[tuple[Side, Side]]:
-    source, target = Side(folder, 0), Side(folder, 1)
+async def sides(folder: Path, *, is_summed: bool = True) -> AsyncIterator[tuple[Side, Side]]:
+    source, target = (Side(folder, rank, is_summed=is_summed) for rank in (0, 1))
     try:
         yield source, target
     finally:
@@ -107,6 +114,27 @@ def test_blocks_arrive_where_they_were_ordered_and_nowhere_else(run: Run, tmp_pa
             expected[5], expected[6], expected[1] = theirs[3], theirs[0], theirs[7]
             assert target.blocks() == expected
             assert source.blocks() == theirs
+
+    run(body())
+
+
+@on_both_loops
+@pytest.mark.parametrize("is_summed", [True, False])
+def test_a_byte_that_is_flipped_on_the_way_is_found_by_the_checksum_alone(
+    run: Run, tmp_path: Path, is_summed: bool
+) -> None:
+    async def body() -> None:
+        async with sides(tmp_path, is_summed=is_summed) as (_, target):
+            for _ in range(BLOCKS):
+                target.go.acquire()
+            target.copies.copy(order(1, [3, 0, 7], [5, 6, 1]))
+            await begun(target)
+            target.pool.memory[5 * WIDTH + 17] ^= 1
+            target.go.release(BLOCKS)
+            if is_summed:
+                assert await target.failure() == "what has arrived is not what the source holds"
+            else:
+                assert await target.event() == BlocksCopied(TransferId(Epoch(4), 1), 3, 3 * WIDTH)
 
     run(body())
 

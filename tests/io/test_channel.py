@@ -43,6 +43,7 @@ WORKER = WorkerOrder(
     waiting_requests_max=64,
     waiting_tokens_max=65536,
     calibration_file="/models/calibration.json",
+    sums_transfers=True,
     log_level="info",
 )
 ORDERS: tuple[Order | Drain, ...] = (

@@ -57,6 +57,13 @@ def move(moves: Sequence[Move]) -> None:
         into[...] = taken
 
 
+def gather(held: Bytes, chunk: Chunk, blocks: Sequence[int], packed: torch.Tensor) -> None:
+    """Fills `packed`, on the host."""
+    part = held[chunk.first_plane : chunk.first_plane + chunk.planes]
+    whole = packed.numpy().reshape(chunk.planes, chunk.count, held.shape[2])
+    move(chunk_moves(_alone(chunk), part, blocks, whole, range(chunk.count)))
+
+
 class Planes(Protocol):
     """What the ends of a pair need of a pool."""
 
@@ -84,8 +91,7 @@ class HostPlanes:
         return torch.empty(size_bytes, dtype=torch.uint8)
 
     def gather(self, chunk: Chunk, blocks: Sequence[int], packed: torch.Tensor) -> None:
-        part, whole = self._chunk_planes(chunk), self._packed(chunk, packed)
-        move(chunk_moves(_alone(chunk), part, blocks, whole, range(chunk.count)))
+        gather(self._bytes, chunk, blocks, packed)
 
     def scatter(self, chunk: Chunk, blocks: Sequence[int], packed: torch.Tensor) -> None:
         part, whole = self._chunk_planes(chunk), self._packed(chunk, packed)

@@ -13,7 +13,7 @@ from lmpool.gpu.kv_pool import KVPool
 from lmpool.gpu.paths.checksum import summed
 from lmpool.gpu.paths.chunks import Chunk, chunk_blocks, chunk_bytes, chunks
 from lmpool.gpu.paths.deadline import Deadline
-from lmpool.gpu.paths.planes import Bytes, HostPlanes, Move, chunk_moves, host_planes, move, pool_form
+from lmpool.gpu.paths.planes import Bytes, HostPlanes, Move, chunk_moves, gather, host_planes, move, pool_form
 from lmpool.gpu.paths.port import (
     Copied,
     CopyCancelled,
@@ -80,6 +80,23 @@ class SharedMemoryTarget:
             done += size
             watch.advanced(done)
         return Copied(done, checksum if order.is_summed else None)
+
+    def checksum_held(self, order: CopyOrder, watch: CopyWatch) -> int:
+        """Of what the source holds now, as `copy` sums what has arrived. Raises PathError."""
+        if self._source is None:
+            raise PathError("this path was closed")
+        deadline = Deadline(order)
+        cut = chunks(self._form, len(order.source_blocks), order.chunk_bytes)
+        stage = self._planes.stage(max(chunk_bytes(self._form, chunk) for chunk in cut))
+        checksum = 0
+        for chunk in cut:
+            if watch.is_cancelled():
+                raise CopyCancelled(f"transfer {order.transfer} was cancelled")
+            deadline.check()
+            packed = stage[: chunk_bytes(self._form, chunk)]
+            gather(self._source, chunk, chunk_blocks(chunk, order.source_blocks), packed)
+            checksum = summed(packed, checksum)
+        return checksum
 
     def _moves(self, chunk: Chunk, order: CopyOrder, source: Bytes) -> list[Move]:
         blocks = chunk_blocks(chunk, order.source_blocks), chunk_blocks(chunk, order.target_blocks)

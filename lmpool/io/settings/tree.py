@@ -97,6 +97,12 @@ class PoolSettings:
         "size of each replica's KV cache in bytes, instead of --kv-blocks",
         "without it and --kv-blocks, a share of the memory that is free, by a rule printed at start",
     )
+    transfer_checksum: str = _knob(
+        "off",
+        one_of("on", "off"),
+        "on: blocks that were copied from another replica are read again at both ends and compared before they count",
+        "a memory bus makes no mistakes that would not show elsewhere too, and summing takes longer than copying",
+    )
 
 
 @attrs.frozen

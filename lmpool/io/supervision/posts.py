@@ -110,6 +110,7 @@ def worker_post(run: Run, rank: int, environment: Mapping[str, str]) -> Post:
             waiting_requests_max=batch.waiting_requests,
             waiting_tokens_max=batch.waiting_tokens,
             calibration_file=_calibration_file(run.settings),
+            sums_transfers=run.settings.pool.transfer_checksum == "on",
             log_level=run.settings.log.log_level,
         )
 

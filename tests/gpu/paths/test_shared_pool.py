@@ -3,6 +3,7 @@
 import os
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -13,6 +14,8 @@ from lmpool.core.data_path import BlockReader, BlockReading, CopyFaultError
 from lmpool.core.ids import SECOND, BlockId, Epoch, Nanos, TransferId
 from lmpool.gpu.kv_pool import KVPool, allocate_cpu_pool
 from lmpool.gpu.model import Decoder, load_decoder
+from lmpool.gpu.paths import shared_memory
+from lmpool.gpu.paths.planes import Move, host_planes, move
 from lmpool.gpu.paths.shared_pool import SharedMemoryPool
 from lmpool.gpu.runner import TorchRunner
 from tests.gpu.paths.pools import SHAPE, filled_pool
@@ -32,9 +35,11 @@ def reader(source: KVPool, target: KVPool) -> BlockReader:
     return SharedMemoryPool(target).attach(right.detach())
 
 
-def reading(source: list[int], target: list[int], seconds: float = 20) -> BlockReading:
+def reading(source: list[int], target: list[int], seconds: float = 20, *, is_summed: bool = True) -> BlockReading:
     blocks = tuple(map(BlockId, source)), tuple(map(BlockId, target))
-    return BlockReading(TransferId(Epoch(1), 2), *blocks, Nanos(time.monotonic_ns() + round(seconds * SECOND)))
+    return BlockReading(
+        TransferId(Epoch(1), 2), *blocks, Nanos(time.monotonic_ns() + round(seconds * SECOND)), is_summed
+    )
 
 
 class Replica:
@@ -80,6 +85,45 @@ def test_one_missing_block_would_show(tmp_path: Path) -> None:
     reader(source.pool, target.pool).read(reading([0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]), lambda: False)
     with pytest.raises(AssertionError):
         assert bool(torch.isfinite(target.logprobs(prompt, list(range(8)), 56)).all())
+
+
+def test_a_byte_that_is_flipped_on_the_way_is_found_by_the_checksum_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = filled_pool(SHAPE, 8, seed=1), filled_pool(SHAPE, 8, seed=2)
+
+    def flips(moves: Sequence[Move]) -> None:
+        move(moves)
+        moves[-1][0][-1, -1, 5] ^= 1
+
+    path = reader(source, target)
+    assert path.read(reading([1, 2, 5], [0, 3, 4]), lambda: False) == 3 * SHAPE.block_bytes
+    monkeypatch.setattr(shared_memory, "move", flips)
+    with pytest.raises(CopyFaultError, match="checksum"):
+        path.read(reading([1, 2, 5], [0, 3, 4]), lambda: False)
+    assert path.read(reading([1, 2, 5], [0, 3, 4], is_summed=False), lambda: False) == 3 * SHAPE.block_bytes
+
+
+def test_a_source_that_writes_while_it_is_read_is_found_by_the_checksum() -> None:
+    source, target = filled_pool(SHAPE, 8, seed=1), filled_pool(SHAPE, 8, seed=2)
+    looks = 0
+
+    def write() -> bool:
+        """Before its first chunk nothing; then everything has been copied, and is about to be read again."""
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            host_planes(source)[2, 6, 3] ^= 1
+        return False
+
+    with pytest.raises(CopyFaultError, match="checksum"):
+        reader(source, target).read(reading([1, 6], [0, 3]), write)
+    assert looks == 2
+
+
+def test_reading_again_ends_with_its_copy() -> None:
+    source, target = filled_pool(SHAPE, 8, seed=1), filled_pool(SHAPE, 8, seed=2)
+    answers = iter([False, True])
+    with pytest.raises(CopyFaultError, match="cancelled"):
+        reader(source, target).read(reading([1], [0]), lambda: next(answers))
 
 
 def test_what_cannot_be_copied_is_one_kind_of_fault() -> None:
