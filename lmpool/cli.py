@@ -28,6 +28,7 @@ SECTIONS = {
 BENCHES = {
     "chat": "lmpool.bench.chat",
     "decision": "lmpool.bench.decision_table",
+    "e2e": "lmpool.bench.e2e",
     "engine": "lmpool.bench.engine",
     "locality": "lmpool.bench.locality",
     "routing": "lmpool.bench.routing",
