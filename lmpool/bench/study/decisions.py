@@ -25,7 +25,6 @@ COLUMNS = (
     "again",
     "waited s",
     "ttft s",
-    "reason",
 )
 
 
@@ -135,7 +134,10 @@ def passed_over_lines(joined: Sequence[Routed], limit: int) -> list[str]:
         f"and {total:,} tokens that it had were computed again"
     ]
     if passed:
-        lines += ["", *table_lines(COLUMNS, [_row(one) for one in passed[:limit]]), ""]
+        shown = passed[:limit]
+        reasons = ["reason", *(one.decision.reason for one in shown)]
+        rows = table_lines(COLUMNS, [_row(one) for one in shown])
+        lines += ["", *(f"{row}  {reason}" for row, reason in zip(rows, reasons, strict=True)), ""]
         lines.append(
             "had: ready blocks there, of so many of the prompt; more: what the holder would have cost more, by the "
             f"router ({_unit(passed[0].decision)}); reused and again in tokens; waited at its replica"
@@ -166,5 +168,4 @@ def _row(one: Routed) -> list[str]:
         str(one.recomputed_tokens),
         "" if queued is None else f"{queued / SECOND:.3f}",
         f"{one.measured.ttft_ns / SECOND:.3f}",
-        one.decision.reason,
     ]

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 COLOURS = ("#1b6ca8", "#d1495b", "#3a7d44", "#8d6a9f", "#c98a1b", "#4a4e69", "#2a9d8f", "#7f5539")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+ASIDE = 0.012
+"""Of an axis, from arm to arm, so that bars do not hide each other."""
 SUBPLOT_WIDTH, HEIGHT = 3.8, 3.2
 Drawer: TypeAlias = "Callable[[Figure], None]"
 
@@ -140,6 +142,8 @@ def _draw_arm(axes: "Axes", plan: Plan, panel: Panel, number: int, found: Sequen
     else:
         by_budget = len(plan.budget.values) > 1
         places = [point.budget if by_budget else point.rate for point, _ in kept]
+        aside = ASIDE * (max(places) - min(places)) * (number - (len(plan.arms) - 1) / 2)
+        places = [place + aside for place in places]
     axes.errorbar(
         places,
         [one.mean for _, one in kept],

@@ -180,7 +180,7 @@ def _figures(report: StudyReport, plan: Plan) -> Iterator[str]:
     yield "<h2>Figures</h2>"
     for picture in pictures(report, plan):
         svg = drawn(picture, "svg").decode()
-        inline = re.sub(r"^.*?(?=<svg)", "", svg, count=1, flags=re.DOTALL)
+        inline = re.sub(r"^.*?(?=<svg)|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
         unique = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{picture.name}-", inline)
         yield f"<figure>{unique}<figcaption>{escape(picture.caption)}</figcaption></figure>"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import attrs
 
 from lmpool.bench.load.measured import Measured, Piece
+from lmpool.bench.trial.checks import problems
 from lmpool.bench.trial.evidence import (
     CountersRead,
     Evidence,
@@ -76,7 +77,7 @@ def decision(spec: TrialSpec, number: int) -> Decision:
 
 
 def answer(spec: TrialSpec, number: int, cached: int) -> Measured:
-    """Later repetitions are slower, and so is a higher load."""
+    """Later repetitions are slower."""
     planned = Nanos(number * SECOND)
     first_ns = (100 - cached) * (1 + spec.repetition) * MILLISECOND
     return Measured(
@@ -97,7 +98,8 @@ def answer(spec: TrialSpec, number: int, cached: int) -> Measured:
     )
 
 
-def evidence(spec: TrialSpec, cached: int | None = None) -> Evidence:
+def evidence(spec: TrialSpec, cached: int | None = None, sharing: float = 0.6) -> Evidence:
+    """`sharing`: what the trace allows."""
     found = CACHED[spec.arm] if cached is None else cached
     reused = [found if number else 0 for number in range(REQUESTS)]
     before = tuple(rank_state(spec, rank, 0, 0, 0) for rank in range(2))
@@ -115,7 +117,7 @@ def evidence(spec: TrialSpec, cached: int | None = None) -> Evidence:
             output_tokens=REQUESTS * OUTPUT,
             in_flight_max=None,
             continues=(None,) * REQUESTS,
-            sharing=Sharing(spec.block_size, 0.75, 0.6),
+            sharing=Sharing(spec.block_size, 0.75, sharing),
         ),
         requests=tuple(answer(spec, number, cached) for number, cached in enumerate(reused)),
         decisions=tuple(decision(spec, number) for number in range(REQUESTS)),
@@ -129,20 +131,21 @@ def evidence(spec: TrialSpec, cached: int | None = None) -> Evidence:
 class Bench:
     """Takes the place of fresh processes. `spoiled`: how many times a trial of this arm and repetition fails."""
 
-    def __init__(self, spoiled: Mapping[tuple[str, int], int] | None = None) -> None:
+    def __init__(self, spoiled: Mapping[tuple[str, int], int] | None = None, sharing: float = 0.6) -> None:
         self.performed: list[TrialSpec] = []
+        self._sharing = sharing
         self._spoiled = dict(spoiled or {})
 
     def perform(self, spec: TrialSpec, folder: Path, log: Path) -> int:
         self.performed.append(spec)
         log.write_text("began\nended\n")
-        made = evidence(spec)
+        made = evidence(spec, None, self._sharing)
         left = self._spoiled.get((spec.arm, spec.repetition), 0)
         if left:
             self._spoiled[spec.arm, spec.repetition] = left - 1
             made = attrs.evolve(made, outcome=attrs.evolve(made.outcome, faults=("a replica was lost",)))
         write_evidence(folder, made)
-        return 1 if left else 0
+        return 1 if problems(made) else 0
 
 
 PLAN = """\
