@@ -29,7 +29,9 @@ class Metric:
 
 METRICS: Mapping[str, Metric] = {
     "throughput": Metric("tokens/s", Better.MORE, "output tokens of successes over the window"),
-    "goodput": Metric("tokens/s", Better.MORE, "the same of those that ended within `e2e_max_s`", is_always=False),
+    "goodput": Metric(
+        "tokens/s", Better.MORE, "the same of those that ended within `e2e_max_s` of the spec", is_always=False
+    ),
     "completion_s": Metric("s", Better.LESS, "the window: from the first planned to the last content"),
     "ttft_mean_s": Metric("s", Better.LESS, "time to first token"),
     "ttft_p50_s": Metric("s", Better.LESS, "the same, median"),
