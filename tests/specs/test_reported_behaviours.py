@@ -9,7 +9,8 @@ from tests.specs.tables import names_of_tests, read_rows
 ROUTERS = ("routing.md", "What users of other routers report")
 SERVERS = ("api.md", "What users of other servers report")
 POOLS = ("faults.md", "What users of other pools report")
-LISTS = {"r": (ROUTERS,), "b": (SERVERS, POOLS)}
+BENCHMARKS = ("studies.md", "What users of other benchmarks report")
+LISTS = {"r": (ROUTERS,), "b": (SERVERS, POOLS, BENCHMARKS)}
 """By the letter before the numbers in names of tests."""
 
 
@@ -25,7 +26,7 @@ def test_what_is_said_to_be_tested_is_and_nothing_else(letter: str) -> None:
     assert all(row["report"] and row["here"] for row in rows)
 
 
-@pytest.mark.parametrize(("page", "heading"), [ROUTERS, SERVERS, POOLS])
+@pytest.mark.parametrize(("page", "heading"), [ROUTERS, SERVERS, POOLS, BENCHMARKS])
 def test_numbers_rise(page: str, heading: str) -> None:
     numbers = [int(row["number"]) for row in read_rows(page, heading)]
     assert numbers == sorted(set(numbers))

@@ -11,9 +11,6 @@ from lmpool.bench.study.folder import (
     begin_folder,
     open_folder,
 )
-from lmpool.bench.study.folder import (
-    PLAN as PLAN_FILE,
-)
 from lmpool.bench.study.matrix import matrix
 from lmpool.bench.study.runner import run_study
 from lmpool.bench.trial.evidence import COUNTERS, REQUESTS
@@ -148,7 +145,7 @@ def test_another_plan_or_venue_in_the_same_folder_is_refused(tmp_path: Path) -> 
 
 def test_a_plan_that_was_changed_in_its_folder_is_refused(tmp_path: Path) -> None:
     folder = _begin(tmp_path / "study")
-    (folder.path / PLAN_FILE).write_bytes(folder.plan_bytes + b"\n# later thoughts\n")
+    (folder.path / "plan.toml").write_bytes(folder.plan_bytes + b"\n# later thoughts\n")
     with pytest.raises(StudyError, match="not the plan that the study began with"):
         open_folder(folder.path)
 
