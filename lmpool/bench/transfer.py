@@ -206,6 +206,7 @@ def _whole_order(given: argparse.Namespace, counts: Sequence[int], cold_bytes: i
         rounds=given.rounds,
         seed=given.seed,
         cold_bytes=cold_bytes,
+        is_summed=given.checksum,
     )
 
 

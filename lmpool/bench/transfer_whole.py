@@ -27,6 +27,7 @@ class WholeOrder:
     """Of each size on each pair."""
     seed: int
     cold_bytes: int
+    is_summed: bool
 
 
 def whole_times(order: WholeOrder) -> dict[tuple[RankPair, int], Times]:
@@ -58,6 +59,7 @@ def form_engine(order: WholeOrder, model: Path) -> AsyncEngine:
         block_size=order.block_size,
         kv_blocks=pool_blocks(max(order.sizes)),
         policy=POLICY,
+        transfer_checksum="on" if order.is_summed else "off",
     )
 
 

@@ -132,7 +132,18 @@ def test_an_operator_moves_a_prefix_of_a_running_server(
     model = str(request.getfixturevalue(folder))
     prompt = [5 + place % 200 for place in range(100)]
     # requests follow the prefix; the default might find it as quick to compute it anew
-    arguments = ("--replicas", "2", "--kv-blocks", "64", "--api-key-file", str(keys), "--policy", "longest-prefix")
+    arguments = (
+        "--replicas",
+        "2",
+        "--kv-blocks",
+        "64",
+        "--api-key-file",
+        str(keys),
+        "--policy",
+        "longest-prefix",
+        "--transfer-checksum",
+        "on",
+    )
     with serving(tmp_path, model, *arguments) as server:
         source, cached, computed = answered(server, prompt)
         assert cached == 0

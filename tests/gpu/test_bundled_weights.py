@@ -1,5 +1,6 @@
-"""The bundled model with its real weights: hits equal misses, and it knows the capital of France."""
+"""The bundled model with its real weights: hits and blocks that arrived equal misses; it knows the capital of France."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ from transformers import AutoTokenizer
 
 from lmpool.gpu.kv_pool import allocate_cpu_pool
 from lmpool.gpu.model import Decoder, load_decoder
+from lmpool.gpu.paths.port import PathKind
 from lmpool.gpu.runner import TorchRunner
 from lmpool.gpu.source import prepare
+from tests.gpu.paths.pools import order, watch
+from tests.gpu.paths.test_ends import opened
 from tests.gpu.plans import Steps, row, sampling, start
 from tests.gpu.tiny_models import plain_logits, plain_model
 
@@ -66,6 +70,55 @@ def test_hits_equal_misses_in_float32(decoder: Decoder, plain: Any) -> None:
             prompt.append(token)
         rows = [row(n, len(each) - 1, (), tables[n][: -(-len(each) // 16)]) for n, each in enumerate(prompts)]
         result = steps(rows)
+
+
+class Replica:
+    """A runner over a pool of its own, in which nobody has written."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.pool = allocate_cpu_pool(decoder.facts.block_shape(16), 40)
+        self.pool.tensor[:, :, :40] = float("nan")
+        self._vocabulary = decoder.facts.vocabulary
+        self._steps = Steps(TorchRunner(decoder, self.pool))
+
+    def answer(self, prompt: list[int], table: list[int], cached: int) -> tuple[list[int], list[torch.Tensor]]:
+        """Greedy tokens and their whole distributions; so many tokens of the prompt are in their blocks."""
+        tokens, found = list(prompt), list[torch.Tensor]()
+        settings = sampling(logprobs=self._vocabulary)
+        rows = [row(0, cached, prompt[cached:], table[: -(-len(prompt) // 16)])]
+        result = self._steps(rows, [start(0, prompt, settings=settings)])
+        while True:
+            (entry,) = result.logprobs
+            assert entry is not None
+            found.append(torch.empty(self._vocabulary))
+            found[-1][list(entry.top_tokens)] = torch.tensor(entry.top_logprobs)
+            tokens += result.tokens
+            if len(found) == COUNT:
+                return tokens[len(prompt) :], found
+            result = self._steps([row(0, len(tokens) - 1, (), table[: -(-len(tokens) // 16)])])
+
+
+@pytest.mark.parametrize("kind", [PathKind.SHARED_MEMORY, PathKind.GLOO])
+def test_blocks_that_arrived_by_transfer_give_the_tokens_and_logits_of_computed_ones(
+    decoder: Decoder, tmp_path: Path, kind: PathKind
+) -> None:
+    source, target, alone = (Replica(decoder) for _ in range(3))
+    random = torch.Generator().manual_seed(5)
+    prompt = torch.randint(0, decoder.facts.vocabulary, (150,), generator=random).tolist()
+    there, here = [*range(39, 27, -1)], [3, 17, 4, 30, 8, 9, 10, 21, 0, 5, 6, 7]
+    source.answer(prompt, there, 0)
+    ordered = order(there[:9], here[:9], chunk_bytes=1 << 20)
+    with opened(tmp_path, kind, source.pool, target.pool) as (at_source, at_target):
+        thread = threading.Thread(target=lambda: at_source.copy(ordered, watch()))
+        thread.start()
+        copied = at_target.copy(ordered, watch())
+        thread.join()
+    assert copied.size_bytes == 9 * source.pool.shape.block_bytes
+    tokens, arrived = target.answer(prompt, here, 9 * 16)
+    expected, computed = alone.answer(prompt, [*range(12)], 0)
+    for one, other in zip(arrived, computed, strict=True):
+        assert float((one - other).abs().max()) <= TOLERANCE
+    assert tokens == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
