@@ -1,4 +1,4 @@
-"""The bundled model with its real weights: hits and blocks that arrived equal misses; it knows the capital of France."""
+"""The bundled model with its real weights: hits and blocks that arrived equal misses; it knows what France's capital is."""
 
 import threading
 from pathlib import Path
