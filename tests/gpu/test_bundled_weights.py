@@ -1,4 +1,4 @@
-"""The bundled model with its real weights: hits and blocks that arrived equal misses; it knows what France's capital is."""
+"""The bundled model with its real weights: hits and blocks that arrived equal misses. It knows the capital of France."""
 
 import threading
 from pathlib import Path
