@@ -21,10 +21,11 @@ from lmpool.bench.study.plan import Plan
 from lmpool.bench.study.plan_text import PlanError, parse_plan
 from lmpool.bench.study.ready import plan_bytes, ready_names, ready_plan
 from lmpool.bench.study.report import ReportError, StudyReport, read_report, report_text, study_report
-from lmpool.bench.study.runner import duration, perform_trial, run_study
+from lmpool.bench.study.runner import duration, run_study
 from lmpool.bench.study.summary import summary_lines
 from lmpool.bench.table import table_lines
 from lmpool.bench.trial.evidence import EvidenceError, read_evidence
+from lmpool.bench.trial.process import perform_trial
 from lmpool.bench.trial.spec import SpecError, Venue
 from lmpool.sim.trace import TraceError
 

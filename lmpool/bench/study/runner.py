@@ -1,12 +1,8 @@
 """Runs the trials of a study one after the other, each in a fresh process, and goes on where it was interrupted."""
 
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 import attrs
@@ -28,12 +24,10 @@ from lmpool.bench.study.matrix import Trial, rungs, trial_spec
 from lmpool.bench.study.reading import cells_of, read_trials
 from lmpool.bench.trial.checks import problems
 from lmpool.bench.trial.evidence import EvidenceError, read_evidence
-from lmpool.bench.trial.spec import TrialSpec, spec_text
+from lmpool.bench.trial.spec import TrialSpec
 
 ATTEMPTS = 2
 """Of a trial: what fails twice is told and left alone."""
-GRACE_S = 20.0
-"""For a trial that is asked to end."""
 
 Perform: TypeAlias = Callable[[TrialSpec, Path, Path], int]
 """A spec, the folder of its evidence and the file of its words: the exit code."""
@@ -46,29 +40,6 @@ class Progress:
     done: int
     left_s: float | None
     """From what trials took so far. None: none has run yet."""
-
-
-def perform_trial(spec: TrialSpec, folder: Path, log: Path) -> int:
-    """In a fresh process. An interruption waits until that has ended, and is raised again."""
-    with TemporaryDirectory() as place, log.open("wb") as words:
-        path = Path(place) / "spec.json"
-        path.write_text(spec_text(spec))
-        command = [sys.executable, "-m", "lmpool.bench.trial", str(path), str(folder)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=words, stderr=subprocess.STDOUT)
-        try:
-            return process.wait()
-        except BaseException:
-            _end(process)
-            raise
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def run_study(folder: Folder, perform: Perform, tell: Tell) -> tuple[Folder, list[str]]:

@@ -21,7 +21,6 @@ from tqdm import tqdm
 from lmpool.bench.flags import USAGE_CODE, Parser
 from lmpool.bench.trial.checks import problems
 from lmpool.bench.trial.evidence import Evidence, EvidenceError, MachineFacts, write_evidence
-from lmpool.bench.trial.live import play_live
 from lmpool.bench.trial.machine import machine_facts
 from lmpool.bench.trial.simulated import simulate
 from lmpool.bench.trial.spec import SpecError, TrialSpec, Venue, read_spec
@@ -107,6 +106,8 @@ def _run(spec: TrialSpec, on_ended: Callable[[int], None]) -> Evidence:
 
 async def _live(spec: TrialSpec, machine: MachineFacts, on_ended: Callable[[int], None]) -> Evidence:
     """TERM ends the replicas as well."""
+    from lmpool.bench.trial.live import play_live  # noqa: PLC0415 (simulations need none of its extras)
+
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

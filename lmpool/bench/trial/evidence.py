@@ -26,7 +26,7 @@ REQUESTS, DECISIONS = "requests.jsonl.gz", "decisions.jsonl.gz"
 DIGESTS = "digests.json"
 FILES = (SPEC, WORKLOAD, REQUESTS, DECISIONS, COUNTERS, SETTINGS, MACHINE, OUTCOME)
 """All but the digests, which are of these."""
-OF_THE_HOUR = (MACHINE, OUTCOME)
+OF_THE_HOUR = (MACHINE, OUTCOME, DIGESTS)
 """What differs between two simulations of one spec."""
 
 Record = TypeVar("Record")

@@ -15,6 +15,7 @@ from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Nanos, Peer, Rank, Reque
 from lmpool.core.messages.ingress_control import Decision, StateReported
 from lmpool.core.placement.proposal import USUAL
 from lmpool.core.rates import Rates
+from lmpool.io.calibration import CalibrationError, read_calibration
 from lmpool.sim.copy_time import assumed_copies
 from lmpool.sim.front import Front, RequestTimes
 from lmpool.sim.rack import BEGIN_NS, Rack, RackSettings, namespace
@@ -144,7 +145,10 @@ def rates_named(name: str | None) -> Rates:
     """Raises StepTimeError."""
     if name is None or name in ACCELERATORS:
         return named_rates(name or ACCELERATOR_DEFAULT)
-    return read_profile(Path(name))
+    try:
+        return read_calibration(Path(name)).rates
+    except CalibrationError:
+        return read_profile(Path(name))
 
 
 def _measured(front: Front, trace: Trace, number: int, length: int, begun_ns: Nanos) -> Measured:

@@ -98,7 +98,8 @@ class TrialSpec:
     calibration: str | None
     """A file of `lmpool calibrate`, by which placement prices copies."""
     rates: str | None
-    """A name of `specs/step_time.md`, or a file with rates; None: the usual name. Simulator only."""
+    """A name of `specs/step_time.md`, a profile, or a file of `lmpool calibrate`; None: the usual name. Heeded in the
+    simulator only."""
     e2e_max_s: float | None
     """What counts for goodput ends within so long. None: there is no goodput."""
     late_max_s: float
