@@ -123,6 +123,7 @@ def _plane(policy: str, ranks: int, resident: int, chains: list[bytes], chance: 
         waiting_routes_max=1_000,
         sweep_hashes=4_096,
         decisions_kept=1_024,
+        transfer_answer_ns=SECOND,
         placement=None,
     )
     plane = ControlPlane(settings, Epoch(1), Nanos(0))

@@ -17,6 +17,7 @@ from lmpool.core.messages.transfer import (
     TransferDenial,
     TransfersShown,
 )
+from lmpool.core.messages.worker_control import FullReport, Report
 from lmpool.core.page_table import PageTable
 from lmpool.core.placement.fetch import Giver, with_pulls
 from lmpool.core.placement.occasions import Site, site_of
@@ -68,6 +69,11 @@ class Carrier:
         """It goes to this rank."""
         if self._placer is not None:
             self._placer.route(rank, chain)
+
+    def report(self, now: Nanos, rank: Rank, report: Report | FullReport) -> None:
+        """A rank has told how it stands."""
+        if self._placer is not None:
+            self._placer.report(now, rank, report)
 
     def drain(self, now: Nanos) -> None:
         """A rank is to stop."""
@@ -128,8 +134,10 @@ class Carrier:
             if proposal is not None and proposal.joins is not None and not self._may_come(proposal.joins):
                 proposal.gate = Gate.CHAIN_TAKEN
         uncached, waits = with_pulls(view, proposals)
-        fetch_ns = [0.0 if pull is None or pull.gate is not None else pull.arrives_ns for pull in proposals]
-        return Pulls(proposals, uncached, waits, fetch_ns)
+        admitted = [None if pull is None or pull.gate is not None else pull for pull in proposals]
+        fetch_ns = [0.0 if pull is None else pull.arrives_ns for pull in admitted]
+        rent_ns = [0.0 if pull is None else pull.rent_ns for pull in admitted]
+        return Pulls(proposals, uncached, waits, fetch_ns, rent_ns)
 
     def _may_come(self, transfer: TransferId) -> bool:
         under_way = self._transfers.get(transfer)

@@ -12,7 +12,7 @@ from lmpool.core.carrier import Carrier, PlacementRules
 from lmpool.core.effects import ControlEffect, Send
 from lmpool.core.events import ControlEvent, PeerJoined, PeerLost, Received, Tick
 from lmpool.core.fleet import Policy
-from lmpool.core.ids import SECOND, Epoch, Nanos, Peer, Rank, RequestId, Role
+from lmpool.core.ids import Epoch, Nanos, Peer, Rank, RequestId, Role
 from lmpool.core.ledger import Ledger
 from lmpool.core.membership import NAMES, Draining
 from lmpool.core.messages import Message
@@ -40,9 +40,6 @@ SWEEP_PAUSE_NS = 1_000_000
 MAY_GIVE = ("", NAMES[Draining])
 """Why a rank may not be routed to, where it may still be the source of a transfer."""
 
-TRANSFER_ANSWER_NS = SECOND
-"""A worker answers between two events, but its process may have to wait for a core."""
-
 
 @attrs.frozen
 class ControlSettings:
@@ -66,6 +63,8 @@ class ControlSettings:
     sweep_hashes: int
     """Hashes looked at in one slice when marks of a lost rank are cleared."""
     decisions_kept: int
+    transfer_answer_ns: Nanos
+    """How long a side of a transfer may take to answer an order, the copy apart."""
     placement: PlacementRules | None
     """None: only operators order transfers."""
 
@@ -120,7 +119,7 @@ class ControlPlane:
             RosterSettings(settings.replicas, settings.suspect_after_ns, settings.report_wait_ns), self._ledger
         )
         self._router = Router(settings.policy, settings.wait_max_ns, settings.decisions_kept, now)
-        self._transfers = Transfers(epoch, TRANSFER_ANSWER_NS)
+        self._transfers = Transfers(epoch, settings.transfer_answer_ns)
         self._carrier = Carrier(self._transfers, settings.placement, settings.decisions_kept, now)
         self._settle_at: Nanos | None = Nanos(now + settings.settle_ns)
         """None once settled: from then on every question is answered at once."""
@@ -199,8 +198,10 @@ class ControlPlane:
         match message:
             case Report():
                 self._router.learn_outputs(*self._roster.report(now, peer, message))
+                self._carrier.report(now, peer.rank, message)
             case FullReport():
                 self._router.learn_outputs(*self._roster.full_report(now, peer, message))
+                self._carrier.report(now, peer.rank, message)
             case WorkerJoined():
                 self._roster.join(now, peer, message)
             case DrainBegun():

@@ -195,6 +195,8 @@ class RouteView:
     """Nanoseconds until the rank could begin."""
     fetch_ns: Sequence[float]
     """Nanoseconds until a transfer has brought what `uncached` counts on; 0 where none does. Perhaps longer."""
+    rent_ns: Sequence[float]
+    """What later requests compute again because of that transfer; 0 where none is begun."""
     chain_blocks: int
     output_mean: float
     arrivals_per_ns: float

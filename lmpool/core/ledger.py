@@ -4,6 +4,7 @@ Sums per rank follow from the bookings and nothing else (`audit`).
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from lmpool.core.booking import (
     NEXT,
@@ -83,6 +84,15 @@ class Ledger:
                 covered, writers[index] = _cover(chain, ready[index], others.items())
                 blocks[index] = covered - ready[index]
         return blocks, writers
+
+    def tokens_before(self, request: RequestId) -> int:
+        """Prefill tokens of all that were booked on its rank before it. 0 if its worker has begun it."""
+        booking = self._bookings[request]
+        placement = booking.placement
+        if remaining(booking) < placement.prompt_tokens - placement.ready_tokens - placement.arriving_tokens:
+            return 0
+        earlier = takewhile(lambda other: other != request, self._arriving[placement.rank])
+        return sum([remaining(self._bookings[other]) for other in earlier])
 
     def next_deadline(self) -> Nanos | None:
         return next(iter(self._unseen.values()), None)

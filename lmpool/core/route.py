@@ -82,6 +82,7 @@ class Pulls:
     uncached: Sequence[int]
     waits: Sequence[float]
     fetch_ns: Sequence[float]
+    rent_ns: Sequence[float]
 
 
 FindPulls: TypeAlias = Callable[[RouteView, Lineup, Mapping[int, int]], Pulls | None]
@@ -172,7 +173,8 @@ class Router:
         view = self._view(now, asked, ranks, ready, arriving, len(lineup.eligible))
         pulls = None if find_pulls is None else find_pulls(view, lineup, depths)
         if pulls is not None:
-            view.uncached, view.waits, view.fetch_ns = pulls.uncached, pulls.waits, pulls.fetch_ns
+            view.uncached, view.waits = pulls.uncached, pulls.waits
+            view.fetch_ns, view.rent_ns = pulls.fetch_ns, pulls.rent_ns
         choice = self._policy.choose(view)
         pull = None if pulls is None else pulls.proposals[choice.index]
         if pull is not None and pull.gate is None:
@@ -207,6 +209,7 @@ class Router:
             known,
             uncached,
             waits,
+            NO_FETCHES,
             NO_FETCHES,
             len(asked.chain) // HASH_BYTES,
             output_mean,

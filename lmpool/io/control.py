@@ -28,6 +28,8 @@ WAITING_ROUTES_MAX = 4_096
 """Arrivals of the 300 ms in which a new control settles, at more than ten thousand a second."""
 SWEEP_HASHES = 4_096
 """About a millisecond of one core."""
+TRANSFER_ANSWER_NS = SECOND
+"""A worker answers between two events, but its process may have to wait for a core."""
 
 
 def _settings(order: ControlOrder, placement: PlacementRules | None) -> ControlSettings:
@@ -43,6 +45,7 @@ def _settings(order: ControlOrder, placement: PlacementRules | None) -> ControlS
         waiting_routes_max=WAITING_ROUTES_MAX,
         sweep_hashes=SWEEP_HASHES,
         decisions_kept=DECISIONS_KEPT,
+        transfer_answer_ns=TRANSFER_ANSWER_NS,
         placement=placement,
     )
 

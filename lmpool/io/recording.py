@@ -21,7 +21,7 @@ from lmpool.core.ids import Nanos, Peer
 from lmpool.io.log import get_log
 from lmpool.io.wire import PROTOCOL_VERSION, FrameFormat, encode
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 DIGEST_EVENTS = 4096
 """Events between two digests, at least: a digest of a full log of decisions takes some 20 ms."""
 DIGEST_HASHES = 4

@@ -6,6 +6,7 @@ from typing import Any, BinaryIO
 from zlib import crc32
 
 import attrs
+import orjson
 
 from lmpool.core.control import ControlPlane
 from lmpool.core.effects import ControlEffect
@@ -131,19 +132,33 @@ def _differences(
 
 
 def _begin(frames: "_Frames", path: Path) -> RecordingBegun:
-    begun = next(frames.records(), None)
-    if begun is None:
+    frame = frames.frame()
+    if frame is None:
         raise RecordingError(f"{path} is no recording of control: it has not even a first record")
+    _check_versions(frame, path)
+    begun = frames.record(frame)
     if not isinstance(begun, RecordingBegun):
         raise frames.damaged("does not begin with its settings")
-    if (begun.format, begun.protocol) != (FORMAT_VERSION, PROTOCOL_VERSION):
-        raise RecordingError(
-            f"{path} was recorded by LMPool {begun.program} in format {begun.format} of protocol {begun.protocol}; "
-            f"this version reads format {FORMAT_VERSION} of protocol {PROTOCOL_VERSION}"
-        )
     if begun.settings.policy not in POLICIES:
         raise RecordingError(f"{path} was recorded under the policy {begun.settings.policy!r}, which is not there")
     return begun
+
+
+def _check_versions(frame: bytes, path: Path) -> None:
+    """Before the fields are read, which are others in another format. Raises RecordingError."""
+    _, length = PREFIX.unpack_from(frame)
+    try:
+        told = orjson.loads(frame[PREFIX.size : PREFIX.size + length])
+    except orjson.JSONDecodeError:
+        return  # a fault like any other
+    if not isinstance(told, dict) or told.get("kind") != RecordingBegun.__name__:
+        return
+    versions = told.get("format"), told.get("protocol")
+    if versions != (FORMAT_VERSION, PROTOCOL_VERSION):
+        raise RecordingError(
+            f"{path} was recorded by LMPool {told.get('program')!s:.40} in format {versions[0]!s:.40} of protocol "
+            f"{versions[1]!s:.40}; this version reads format {FORMAT_VERSION} of protocol {PROTOCOL_VERSION}"
+        )
 
 
 class _Frames:
@@ -159,11 +174,15 @@ class _Frames:
 
     def records(self) -> Iterator[Any]:
         """Until the end of the file; what is cut off there is left out. Raises RecordingError."""
-        while frame := self._frame():
-            try:
-                yield FORMAT.decode(frame)
-            except WireError as error:
-                raise self.damaged(f"cannot be read ({error})") from error
+        while frame := self.frame():
+            yield self.record(frame)
+
+    def record(self, frame: bytes) -> Any:
+        """Raises RecordingError."""
+        try:
+            return FORMAT.decode(frame)
+        except WireError as error:
+            raise self.damaged(f"cannot be read ({error})") from error
 
     def event(self, record: EventRecorded) -> ControlEvent | None:
         """None where its message is cut off. Raises RecordingError."""
@@ -171,7 +190,7 @@ class _Frames:
             case EventKind.TICK, None:
                 return Tick()
             case EventKind.RECEIVED, Peer() as peer:
-                frame = self._frame()
+                frame = self.frame()
                 return None if frame is None else Received(peer, self._message(frame))
             case EventKind.PEER_JOINED, Peer() as peer:
                 return PeerJoined(peer)
@@ -189,7 +208,7 @@ class _Frames:
             raise self.damaged("has a handshake for a message")
         return message
 
-    def _frame(self) -> bytes | None:
+    def frame(self) -> bytes | None:
         """None at the end of the file, and where the file ends in the middle of a frame."""
         self._at = self._file.tell()
         head = self._file.read(CHECKSUM.size + PREFIX.size)

@@ -139,6 +139,7 @@ def _control_settings(settings: RackSettings, policy: str) -> ControlSettings:
         waiting_routes_max=4_096,
         sweep_hashes=4_096,
         decisions_kept=settings.decisions_kept,
+        transfer_answer_ns=SECOND,
         placement=None if settings.placement is None else _placement_rules(settings, settings.placement),
     )
 

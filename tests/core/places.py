@@ -47,7 +47,7 @@ def site(rank: int, *, wait: float = 0.0, free: int = 900, is_draining: bool = F
 def held(label: str, depths: Sequence[int], *, weight: float = 10.0, visits: int = 10) -> HeldChain:
     """As long as its deepest holder has it."""
     hot = HotChain(chain((label, max(depths))), weight, visits)
-    return HeldChain(hot, depths, [0] * len(depths))
+    return HeldChain(hot, depths, [0] * len(depths), [0.0] * len(depths))
 
 
 def conditions(
@@ -57,8 +57,9 @@ def conditions(
     chain_until: Mapping[tuple[BlockHash, Rank], Nanos] | None = None,
     rank_until: Mapping[Rank, Nanos] | None = None,
     leased: Mapping[Rank, int] | None = None,
+    rents: Mapping[Rank, float] | None = None,
 ) -> Conditions:
-    return Conditions(paths(ranks), tuple(underway), chain_until or {}, rank_until or {}, leased or {})
+    return Conditions(paths(ranks), tuple(underway), chain_until or {}, rank_until or {}, leased or {}, rents or {})
 
 
 def underway(source: int, target: int, packed: bytes, *, price: tuple[float, float] = (15.0, 40.0)) -> Underway:

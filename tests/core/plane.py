@@ -60,6 +60,7 @@ SETTINGS = ControlSettings(
     waiting_routes_max=16,
     sweep_hashes=64,
     decisions_kept=64,
+    transfer_answer_ns=SECOND,
     placement=None,
 )
 INGRESS = Peer(Role.INGRESS, Rank(0), Epoch(1))

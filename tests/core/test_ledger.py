@@ -46,6 +46,18 @@ def test_a_booking_counts_until_its_worker_has_ended_it() -> None:
     ledger.audit()
 
 
+def test_who_has_not_begun_waits_for_all_that_was_booked_before_it() -> None:
+    ledger = Ledger(2)
+    for counter, tokens in enumerate((100, 60, 40), 1):
+        ledger.book(placement(counter, chain((f"{counter}", tokens // 16)), tokens), Nanos(10))
+    assert [ledger.tokens_before(request(counter)) for counter in (1, 2, 3)] == [0, 100, 160]
+    ledger.progress(R0, ONE, request(1), 30)
+    ledger.progress(R0, ONE, request(3), 40)
+    assert [ledger.tokens_before(request(counter)) for counter in (1, 2, 3)] == [0, 30, 90]
+    ledger.progress(R0, ONE, request(3), 39)
+    assert ledger.tokens_before(request(3)) == 0
+
+
 def test_what_a_transfer_did_not_bring_is_counted_again() -> None:
     ledger = Ledger(1)
     alone = placement(1, chain(("a", 6)), 100)

@@ -218,6 +218,17 @@ def test_marginal_time_lets_no_prompt_overtake_the_transfer_that_it_awaits() -> 
     assert fetched == pytest.approx(30 * MILLI + busy.step_ns)
 
 
+def test_what_a_transfer_pushes_out_is_a_cost_of_those_who_come_later() -> None:
+    view = route_view(plain_question(), ranks(2), [0, 0])
+    first, second = MarginalTime().term_names.index("followers"), 5 + MarginalTime().term_names.index("followers")
+    plain = MarginalTime().choose(view)
+    choice = MarginalTime().choose(attrs.evolve(view, rent_ns=[9 * MILLI, 0.0]))
+    assert choice.terms[first] == plain.terms[first] + 9 * MILLI
+    assert choice.terms[second] == plain.terms[second]
+    assert choice.costs[0] == pytest.approx(plain.costs[0] + 9 * MILLI)
+    assert chosen(choice, view) == 1
+
+
 def test_marginal_time_of_one_candidate_says_so() -> None:
     assert MarginalTime().choose(route_view(plain_question(), ranks(1), [3])).reason == ONLY
 

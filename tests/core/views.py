@@ -48,6 +48,7 @@ def route_view(asked: RouteAsked, ranks: Sequence[RankView], ready: Sequence[int
         uncached=uncached,
         waits=waits,
         fetch_ns=[0.0] * len(ready),
+        rent_ns=[0.0] * len(ready),
         chain_blocks=len(asked.chain) // 16,
         output_mean=128.0,
         arrivals_per_ns=0.0,

@@ -27,7 +27,7 @@ from lmpool.io.recording import (
     seal,
 )
 from lmpool.io.replay import replay
-from lmpool.io.wire import PREFIX
+from lmpool.io.wire import PREFIX, PROTOCOL_VERSION
 from tests.core.plane import FACTS, IDLE, INGRESS, RATES, SETTINGS, chain, question, report, worker
 
 PLENTY = 64 << 20
@@ -185,12 +185,32 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.Capture
     assert "cannot read" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("begun", [attrs.evolve(BEGUN, format=2), attrs.evolve(BEGUN, protocol=99)])
+@pytest.mark.parametrize("begun", [attrs.evolve(BEGUN, format=3), attrs.evolve(BEGUN, protocol=99)])
 def test_another_format_is_refused_with_both_versions(tmp_path: Path, begun: RecordingBegun) -> None:
     path = tmp_path / "r"
     path.write_bytes(seal(FORMAT.encode(begun)))
-    with pytest.raises(RecordingError, match=r"recorded by LMPool 1\.2\.3 in format .* this version reads format 1"):
+    with pytest.raises(RecordingError, match=r"recorded by LMPool 1\.2\.3 in format .* this version reads format 2"):
         replay(path, None)
+
+
+def test_a_file_of_an_earlier_format_is_refused_for_its_format_and_not_for_the_fields_that_it_lacks(
+    tmp_path: Path,
+) -> None:
+    path, later = tmp_path / "r", b',"transfer_answer_ns":1000000000'
+    frame = FORMAT.encode(attrs.evolve(BEGUN, format=1))
+    text = frame[PREFIX.size :].replace(later, b"")
+    assert len(text) == len(frame) - PREFIX.size - len(later)
+    path.write_bytes(seal(PREFIX.pack(len(text), len(text)) + text))
+    with pytest.raises(RecordingError, match=r"recorded by LMPool 1\.2\.3 in format 1 of protocol"):
+        replay(path, None)
+
+
+def test_a_first_record_that_is_no_record_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    for text in (b"{", b"[1]", b'{"kind":"RecordingBegun","format":2,"protocol":%d}' % PROTOCOL_VERSION):
+        path.write_bytes(seal(PREFIX.pack(len(text), len(text)) + text))
+        with pytest.raises(RecordingError, match="is damaged, or no recording"):
+            replay(path, None)
 
 
 def test_a_recording_ends_at_its_bound_and_control_goes_on(tmp_path: Path) -> None:

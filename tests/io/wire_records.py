@@ -102,7 +102,9 @@ TRANSFERS = tr.TransfersShown(
         over_median=1,
         over_p95=0,
         placed=(
-            tr.PlacedShown(TRANSFER, "pull", Rank(0), Rank(1), 3, Nanos(5), 1.5e7, 4e7, 9e7, "published", Nanos(7)),
+            tr.PlacedShown(
+                TRANSFER, "pull", Rank(0), Rank(1), 3, Nanos(5), 1.5e7, 4e7, 9e7, 5e6, "published", Nanos(7)
+            ),
         ),
         refusals=(tr.RefusedShown(Nanos(6), "copy of 3 blocks", 1),),
     ),

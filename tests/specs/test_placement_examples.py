@@ -6,6 +6,7 @@ from lmpool.core.placement.fetch import Giver, fetches, with_pulls
 from lmpool.core.placement.occasions import propose
 from lmpool.core.placement.price import TransferPrices
 from lmpool.core.placement.proposal import USUAL, Gate, Occasion
+from lmpool.core.placement.rent import Rents
 from lmpool.io.calibration import CalibratedPair, Calibration, CopyPoint, StepPoint
 from tests.core.places import (
     MILLI,
@@ -71,6 +72,22 @@ def test_proposals(row: dict[str, str]) -> None:
         "gate": "" if proposal.gate is None else proposal.gate.value,
     }
     assert found == {name: row[name] for name in found}
+
+
+@pytest.mark.parametrize("row", read_rows("placement.md", "Rent"), ids=lambda row: str(row["example"]))
+def test_rent(row: dict[str, str]) -> None:
+    rents = Rents()
+    rents.begin(NOW, Rank(1), 0)
+    rents.count(NOW, Rank(1), int(row["cached"]), chain(("x", int(row["reclaimed"]))))
+    sites = [site(0, wait=800), attrs.evolve(site(1), blocks_free=int(row["free"]))]
+    found = attrs.evolve(conditions(2), rents=rents.tokens)
+    (proposal,) = propose(
+        placement_view(sites, [held("a", [int(row["blocks"]), 0])], found), USUAL, flat_prices(15, 40)
+    )
+    assert f"{rents.tokens.get(Rank(1), 0.0):.3f}" == row["tokens"]
+    assert f"{proposal.rent_ns / MILLI:.3f}" == row["rent"]
+    assert ("" if proposal.gate is None else proposal.gate.value) == row["gate"]
+    assert proposal.gain_ns == proposal.saved_ns - proposal.rent_ns
 
 
 @pytest.mark.parametrize("row", read_rows("placement.md", "Pull on route"), ids=lambda row: str(row["example"]))

@@ -39,6 +39,7 @@ SETTINGS = ControlSettings(
     waiting_routes_max=4_096,
     sweep_hashes=4_096,
     decisions_kept=1_024,
+    transfer_answer_ns=SECOND,
     placement=None,
 )
 

@@ -296,6 +296,8 @@ class PlacedShown:
     median_ns: float
     p95_ns: float
     saved_ns: float
+    rent_ns: float
+    """Of that, what others lose."""
     outcome: str
     """Empty: it is under way."""
     took_ns: Nanos | None

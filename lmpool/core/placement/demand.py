@@ -48,19 +48,22 @@ class HotChain:
 
 
 class Demand:
-    __slots__ = ("_bytes", "_nodes")
+    __slots__ = ("_bytes", "_hottest", "_nodes")
 
     def __init__(self) -> None:
         self._nodes: dict[BlockHash, DemandNode] = {}
         """By the hash of the first block; the one visited longest ago comes first. Visits come back before what
         follows them, so the first of all is always a leaf."""
         self._bytes = 0
+        self._hottest: tuple[int, list[BlockHash]] | None = None
+        """So many of them, kept until one is visited: all fade alike. No part of the state."""
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def note(self, now: Nanos, chain: bytes) -> None:
         """A request has come with this packed chain."""
+        self._hottest = None
         chain = chain[: TRANSFER_BLOCKS_MAX * HASH_BYTES]
         blocks, depth = chain_length(chain), 0
         path: list[BlockHash] = []
@@ -85,10 +88,14 @@ class Demand:
 
     def hottest(self, now: Nanos, chains_max: int) -> tuple[HotChain, ...]:
         """Those with most visits times blocks, of chains that came at least twice."""
-        found = [
-            (_faded(node, now) * chain_length(node.chain), key) for key, node in self._nodes.items() if node.visits > 1
-        ]
-        nodes = [self._nodes[key] for _, key in nlargest(chains_max, found)]
+        if self._hottest is None or self._hottest[0] < chains_max:
+            found = [
+                (node.weight * exp((node.at - now) / FADE_NS) * len(node.chain), key)
+                for key, node in self._nodes.items()
+                if node.visits > 1
+            ]
+            self._hottest = chains_max, [key for _, key in nlargest(chains_max, found)]
+        nodes = [self._nodes[key] for key in self._hottest[1][:chains_max]]
         return tuple([HotChain(node.chain, _faded(node, now), node.visits) for node in nodes])
 
     def _add(self, key: BlockHash, node: DemandNode) -> None:

@@ -19,6 +19,7 @@ from lmpool.core.placement.proposal import (
     gate_of,
     is_related,
 )
+from lmpool.core.placement.rent import rent_ns
 from lmpool.core.prefix import HASH_BYTES
 
 NO_PRICE = Price(0.0, 0.0)
@@ -116,6 +117,7 @@ def _join(view: RouteView, index: int, joined: Underway, conditions: Conditions)
         prefill,
         1.0,
         prefill,
+        0.0,
         Nanos(0),
         Gate.NOT_WORTH_IT if prefill <= wait else None,
     )
@@ -149,6 +151,7 @@ def _pull(
         prefill,
         1.0,
         prefill,
+        rent_ns(conditions.rents.get(rank.rank, 0.0), rank.rates, rank.block_size, blocks, rank.blocks_free),
         Nanos(0),
         None,
     )

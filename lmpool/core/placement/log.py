@@ -118,6 +118,7 @@ def _placed(record: TransferRecord) -> PlacedShown:
         median_ns=proposal.price.median_ns,
         p95_ns=proposal.price.p95_ns,
         saved_ns=proposal.saved_ns,
+        rent_ns=proposal.rent_ns,
         outcome="" if outcome is None else outcome.value,
         took_ns=record.took_ns,
     )

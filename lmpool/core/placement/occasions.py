@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from lmpool.core.fleet import RankView
-from lmpool.core.ids import Epoch, Nanos, Rank
+from lmpool.core.ids import MILLISECOND, Epoch, Nanos, Rank
 from lmpool.core.messages.transfer import TransferMode
 from lmpool.core.placement.demand import FADE_NS, HotChain
 from lmpool.core.placement.price import Pair, TransferPrices
@@ -24,9 +24,12 @@ from lmpool.core.placement.proposal import (
     gate_of,
     is_related,
 )
+from lmpool.core.placement.rent import rent_ns
 from lmpool.core.prefix import HASH_BYTES
 from lmpool.core.rates import Rates
 
+QUEUE_NS_MIN = float(MILLISECOND)
+"""A wait is shorter than another one by so much, or as long: less than a step of a queue is none."""
 ORDER = {Occasion.DRAIN: 0, Occasion.COPY: 1, Occasion.MOVE: 2, Occasion.PULL: 3}
 """What a draining rank has is gone soon; a queue is there now; a reclaim may not come."""
 
@@ -75,6 +78,8 @@ class HeldChain:
     """Leading blocks that are resident."""
     arriving: Sequence[int]
     """Blocks after those that requests compute there."""
+    begins_ns: Sequence[float]
+    """Nanoseconds until the first of those requests begins; 0 where it has begun, or there is none."""
 
 
 @attrs.define
@@ -100,6 +105,7 @@ class _Plan:
     """Blocks of the chain that the source has."""
     first: int
     arriving: int
+    begins_ns: float
 
 
 def propose(view: PlacementView, settings: PlacementSettings, prices: TransferPrices) -> tuple[Proposal, ...]:
@@ -119,7 +125,7 @@ def propose(view: PlacementView, settings: PlacementSettings, prices: TransferPr
 
 def _key(plan: _Plan, proposal: Proposal) -> tuple[int, float, float, Rank, Rank, bytes]:
     """A move takes the chain with the fewest visitors, which is nearest to being reclaimed; others the best worth."""
-    worth = -proposal.saved_ns / proposal.price.p95_ns
+    worth = -proposal.gain_ns / proposal.price.p95_ns
     order = plan.held.hot.weight if plan.occasion is Occasion.MOVE else worth
     return ORDER[plan.occasion], order, plan.target.wait_ns, plan.source.rank, plan.target.rank, proposal.last
 
@@ -151,18 +157,8 @@ def _plans(
     deepest = max(held.depths, default=0)
     if deepest == 0:
         return
-    live = [index for index, site in enumerate(view.sites) if not site.is_draining]
-    live.sort(key=lambda index: (view.sites[index].wait_ns, view.sites[index].rank))
-    holders = [index for index in live if held.depths[index] == deepest]
-    takers = [index for index in live if held.depths[index] < deepest][: settings.targets_max]
     givers = [index for index, depth in enumerate(held.depths) if depth == deepest]
-    if holders:
-        occasions = [(Occasion.COPY, takers)]
-        if len(givers) == 1 and _is_pressed(view.sites[givers[0]], settings):
-            occasions.append((Occasion.MOVE, takers))
-    else:
-        occasions = [(Occasion.DRAIN, takers)]
-    for occasion, targets in occasions:
+    for occasion, targets in _occasions(view, held, givers, settings):
         for target in targets:
             source = _source(view, givers, target, deepest - held.depths[target], prices)
             if source is not None:
@@ -174,7 +170,34 @@ def _plans(
                     deepest,
                     held.depths[target],
                     held.arriving[target],
+                    held.begins_ns[target],
                 )
+
+
+def _occasions(
+    view: PlacementView, held: HeldChain, givers: Sequence[int], settings: PlacementSettings
+) -> list[tuple[Occasion, list[int]]]:
+    """With the ranks that it may pay for, those with the shortest waits first. `givers` have most of the chain."""
+    sites, most = view.sites, settings.targets_max
+    live = [index for index, site in enumerate(sites) if not site.is_draining]
+    live.sort(key=lambda index: (sites[index].wait_ns, sites[index].rank))
+    takers = [index for index in live if index not in givers]
+    holders = [index for index in live if index in givers]
+    if not holders:
+        return [(Occasion.DRAIN, takers[:most])]
+    shorter = sites[holders[0]].wait_ns - QUEUE_NS_MIN
+    computing = [index for index in takers if held.arriving[index]]
+    idler = [index for index in takers if not held.arriving[index] and sites[index].wait_ns < shorter]
+    occasions = [(Occasion.COPY, idler[:most] + computing[:most])]
+    if len(givers) == 1 and _is_pressed(sites[givers[0]], settings):
+        roomy = [index for index in takers[:most] if _spare(sites[index], settings) > 0]
+        occasions.append((Occasion.MOVE, roomy))
+    return occasions
+
+
+def _spare(site: Site, settings: PlacementSettings) -> int:
+    """Free blocks beyond those that must be left."""
+    return site.blocks_free - int(settings.room_share * site.blocks)
 
 
 def _is_pressed(site: Site, settings: PlacementSettings) -> bool:
@@ -205,6 +228,7 @@ def _proposal(view: PlacementView, plan: _Plan, settings: PlacementSettings, pri
     chain = plan.held.hot.chain[: (plan.first + blocks) * HASH_BYTES]
     prefill = chain_prefill_ns(target.rates, target.block_size, plan.first, blocks)
     visitors, each = _visitors(view, plan, settings, prefill)
+    pushing = blocks - min(plan.arriving, blocks)  # requests take the others in any case
     proposal = Proposal(
         plan.occasion,
         pair,
@@ -220,6 +244,7 @@ def _proposal(view: PlacementView, plan: _Plan, settings: PlacementSettings, pri
         prefill,
         visitors,
         visitors * each,
+        rent_ns(conditions.rents.get(target.rank, 0.0), target.rates, target.block_size, pushing, target.blocks_free),
         _lease_ns(plan, chain, settings, conditions),
         None,
     )
@@ -232,6 +257,8 @@ def _visitors(view: PlacementView, plan: _Plan, settings: PlacementSettings, pre
     hot = plan.held.hot
     if plan.occasion is not Occasion.COPY:
         return min(hot.weight * settings.reuse_discount, settings.reuses_max), prefill
+    if plan.arriving:
+        return 1.0, prefill
     waits = [
         site.wait_ns
         for site, depth in zip(view.sites, plan.held.depths, strict=True)
@@ -250,11 +277,19 @@ def _lease_ns(plan: _Plan, chain: bytes, settings: PlacementSettings, conditions
 def _gate(view: PlacementView, plan: _Plan, proposal: Proposal, settings: PlacementSettings) -> Gate | None:
     if plan.held.hot.visits < settings.visits_min:
         return Gate.ASKED_ONCE
-    if plan.arriving:
+    if plan.arriving and plan.begins_ns <= proposal.wait_ns + proposal.price.p95_ns:
         return Gate.ARRIVING
     if any(is_related(plan.held.hot.chain, other.chain) for other in view.conditions.underway):
         return Gate.CHAIN_TAKEN
-    target = plan.target
-    spare = target.blocks_free if plan.occasion is Occasion.MOVE else target.blocks_open
-    room = spare - proposal.blocks - int(settings.room_share * target.blocks)
+    room = _room(plan, settings) - proposal.blocks
     return gate_of(view.now, proposal, room, settings, view.conditions)
+
+
+def _room(plan: _Plan, settings: PlacementSettings) -> int:
+    """What open requests will take is not open any more: of that, what they would compute themselves."""
+    target = plan.target
+    if plan.occasion is Occasion.MOVE:
+        return _spare(target, settings)
+    if plan.arriving:
+        return target.blocks_open + plan.arriving
+    return target.blocks_open - int(settings.room_share * target.blocks)

@@ -11,18 +11,22 @@ from lmpool.core.fleet import RouteView
 from lmpool.core.ids import SECOND, BlockHash, Epoch, Nanos, Peer, Rank, Role, TransferId
 from lmpool.core.ledger import Ledger
 from lmpool.core.messages.transfer import CopyMeans, PlacementShown, TransferRefusal
+from lmpool.core.messages.worker_control import FullReport, Report
 from lmpool.core.page_table import PageTable
 from lmpool.core.placement.demand import FADE_NS, Demand, HotChain
 from lmpool.core.placement.fetch import Giver, fetches
 from lmpool.core.placement.log import TransferLog
 from lmpool.core.placement.occasions import HeldChain, PlacementView, Site, propose
 from lmpool.core.placement.price import Pair, TransferPrices, TransferProfile
-from lmpool.core.placement.proposal import Conditions, PlacementSettings, Proposal, Underway
+from lmpool.core.placement.proposal import Conditions, Gate, PlacementSettings, Proposal, Underway
+from lmpool.core.placement.rent import Rents
 from lmpool.core.prefix import HASH_BYTES, chain_length
 from lmpool.core.transfer.transfers import Transfer, TransferOutcome, TransferTerms
 
+UNTIL_ONE_ENDS = (Gate.CHAIN_TAKEN, Gate.RANK_BUSY, Gate.TOO_MANY)
 WAIT_WEIGHT = 1 / 8
-"""Of a new wait against all before it: a queue counts when it has lasted some plannings, not while one prompt runs."""
+"""Of a new wait, a whole pause after the last, against all before it: a queue counts when it has lasted some plannings,
+not while one prompt runs."""
 COPY_PATIENCE = 8.0
 COPY_NS_MIN = 2 * SECOND
 """A copy may take so many times the P95 of its whole transfer, and not less than this: a deadline is for what hangs."""
@@ -59,12 +63,15 @@ class Placer:
         "_active_until",
         "_chains",
         "_demand",
+        "_is_held_up",
         "_known",
         "_leases",
         "_next",
         "_paths",
+        "_planned",
         "_prices",
         "_ranks",
+        "_rents",
         "_settings",
         "_underway",
         "_waits",
@@ -88,9 +95,13 @@ class Placer:
         self._chains: dict[tuple[BlockHash, Rank], Cooling] = {}
         self._ranks: dict[Rank, Nanos] = {}
         self._leases: dict[tuple[BlockHash, Rank], LeaseGranted] = {}
+        self._rents = Rents()
         self._known: Conditions | None = None
         """No part of the state."""
         self._next = now
+        self._planned = now
+        self._is_held_up = False
+        """The last planning refused what may be admitted when a transfer is over."""
         self._active_until = now
         self.log = TransferLog(records_kept)
 
@@ -107,6 +118,13 @@ class Placer:
         """Plannings go on for a while: something has come, or a rank is to stop."""
         self._active_until = Nanos(now + FADE_NS)
 
+    def report(self, now: Nanos, rank: Rank, report: Report | FullReport) -> None:
+        """A rank has told how it stands."""
+        if isinstance(report, Report):
+            self._rents.count(now, rank, report.totals.tokens_cached, report.removed)
+        else:
+            self._rents.begin(now, rank, report.totals.tokens_cached)
+
     def next_deadline(self) -> Nanos | None:
         """Of the next planning. None: nothing has been asked for lately."""
         return self._next if self._next <= self._active_until else None
@@ -121,28 +139,36 @@ class Placer:
         """What to begin now; empty before the next deadline. Sites are live and draining ranks, by number."""
         if now < self._next or self._next > self._active_until:
             return ()
+        elapsed, self._planned = now - self._planned, now
         self._next = Nanos(now + self._settings.pause_ns)
         self._prices.forget(now)
         self._end_leases(now)
-        sites = self._smoothed(sites)
+        sites = self._smoothed(sites, elapsed)
         hot = self._demand.hottest(now, self._settings.chains_max)
         chains = [self._held(chain, sites, table, ledger) for chain in hot]
         proposals = propose(PlacementView(now, sites, chains, self._conditions()), self._settings, self._prices)
-        for proposal in proposals:
-            if proposal.gate is not None:
-                self.log.refuse(now, proposal)
+        refused = [proposal for proposal in proposals if proposal.gate is not None]
+        for proposal in refused:
+            self.log.refuse(now, proposal)
+        self._is_held_up = any(proposal.gate in UNTIL_ONE_ENDS for proposal in refused)
         return tuple([proposal for proposal in proposals if proposal.gate is None])
 
-    def _smoothed(self, sites: Sequence[Site]) -> list[Site]:
+    def _smoothed(self, sites: Sequence[Site], elapsed: int) -> list[Site]:
+        pause = self._settings.pause_ns
+        weight = WAIT_WEIGHT if elapsed >= pause else WAIT_WEIGHT * elapsed / pause
         kept = {site.rank: self._waits.get(site.rank, site.wait_ns) for site in sites}
-        self._waits = {site.rank: kept[site.rank] + (site.wait_ns - kept[site.rank]) * WAIT_WEIGHT for site in sites}
+        self._waits = {site.rank: kept[site.rank] + (site.wait_ns - kept[site.rank]) * weight for site in sites}
         return [attrs.evolve(site, wait_ns=self._waits[site.rank]) for site in sites]
 
     def _held(self, hot: HotChain, sites: Sequence[Site], table: PageTable, ledger: Ledger) -> HeldChain:
         found = table.depths(hot.chain, sum(site.holder for site in sites))
         depths = [found[site.holder] for site in sites]
-        arriving, _ = ledger.arriving(hot.chain, [site.rank for site in sites], depths)
-        return HeldChain(hot, depths, arriving)
+        arriving, writers = ledger.arriving(hot.chain, [site.rank for site in sites], depths)
+        begins_ns = [
+            0.0 if writer is None else ledger.tokens_before(writer) * site.rates.prefill
+            for site, writer in zip(sites, writers, strict=True)
+        ]
+        return HeldChain(hot, depths, arriving, begins_ns)
 
     def _conditions(self) -> Conditions:
         """Kept until something changes: every route asks for it."""
@@ -156,6 +182,7 @@ class Placer:
                 {key: cooling.until for key, cooling in self._chains.items()},
                 self._ranks,
                 leased,
+                self._rents.tokens,
             )
         return self._known
 
@@ -210,6 +237,8 @@ class Placer:
         earlier = self._chains.pop((last, pair.target), None)
         failures = 0
         if record.took_ns is not None:
+            if self._is_held_up:
+                self._next = min(self._next, now)
             assert ended.target_prepared is not None
             # of what was not resident there by then
             self._prices.observe(now, pair, ended.target_prepared.blocks, proposal.price, record.took_ns)
@@ -243,6 +272,7 @@ class Placer:
         self._leases = {key: lease for key, lease in self._leases.items() if lease.rank != rank}
         self._waits.pop(rank, None)
         self._ranks.pop(rank, None)
+        self._rents.lose(rank)
         self._known = None
 
     # What is told
@@ -272,7 +302,10 @@ class Placer:
                 self._chains,
                 self._ranks,
                 self._leases,
+                self._rents.digest_state(),
                 self._next,
+                self._planned,
+                self._is_held_up,
                 self._active_until,
                 self.log.digest_state(),
             )

@@ -200,7 +200,7 @@ def _spread(known: Sequence[int], factors: Sequence[float]) -> list[float]:
 class TransferPrices:
     """Calibrated prices, each corrected by the latest observations of its pair and bucket."""
 
-    __slots__ = ("_calibrated", "_curves", "_interference", "_tables", "_windows", "errors")
+    __slots__ = ("_calibrated", "_curves", "_forget_at", "_interference", "_tables", "_windows", "errors")
 
     def __init__(self, profile: TransferProfile) -> None:
         assert profile.curves
@@ -211,6 +211,8 @@ class TransferPrices:
         """Corrected; kept until something is observed or forgotten. No part of the state, as those above."""
         self._windows: dict[Pair | None, dict[int, deque[_Seen]]] = {None: {}}
         """Under None: of all pairs together, for those that have none of their own."""
+        self._forget_at = Nanos(0)
+        """When the oldest observation ends, or earlier. No part of the state."""
         self.errors = PriceErrors(0, 0.0, 0.0, 0, 0)
 
     def price(self, pair: Pair, blocks: int) -> Price:
@@ -245,6 +247,8 @@ class TransferPrices:
 
     def forget(self, now: Nanos) -> None:
         """Drops what is too old to count."""
+        if now < self._forget_at:
+            return
         for key, windows in list(self._windows.items()):
             for bucket, window in list(windows.items()):
                 while window and window[0].at <= now - FORGET_NS:
@@ -254,6 +258,8 @@ class TransferPrices:
                     del windows[bucket]
             if not windows and key is not None:
                 del self._windows[key]
+        oldest = [window[0].at for windows in self._windows.values() for window in windows.values()]
+        self._forget_at = Nanos(min(oldest, default=now) + FORGET_NS)
 
     # Tables
 

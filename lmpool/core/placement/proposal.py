@@ -149,6 +149,8 @@ class Conditions:
     rank_until: Mapping[Rank, Nanos]
     leased: Mapping[Rank, int]
     """Blocks."""
+    rents: Mapping[Rank, float]
+    """Tokens a block; of a rank that is absent, none."""
 
 
 @attrs.define
@@ -177,10 +179,16 @@ class Proposal:
     """Who would compute them, or wait elsewhere, without it."""
     saved_ns: float
     """By all of them together."""
+    rent_ns: float
+    """What others lose of it: blocks that it pushes out would have saved so much."""
     lease_ns: Nanos
     """0: no lease."""
     gate: Gate | None
     """None: admitted."""
+
+    @property
+    def gain_ns(self) -> float:
+        return self.saved_ns - self.rent_ns
 
     @property
     def arrives_ns(self) -> float:
@@ -196,6 +204,8 @@ class Proposal:
         """In words."""
         what = f"{self.blocks} blocks from rank {self.pair.source} to rank {self.pair.target}"
         saves = f"would save {self.saved_ns / MILLISECOND:.1f} ms of {self.visitors:.1f} requests"
+        if self.rent_ns:
+            saves += f", {self.rent_ns / MILLISECOND:.1f} ms less for what it pushes out,"
         if self.joins is None:
             costs = (
                 f"takes {self.price.median_ns / MILLISECOND:.1f} ms, at P95 {self.price.p95_ns / MILLISECOND:.1f} ms"
@@ -238,7 +248,7 @@ def gate_of(
         return Gate.RANK_COOLS
     if room < 0:
         return Gate.NO_ROOM
-    if proposal.saved_ns <= proposal.wait_ns + price.p95_ns * settings.safety_ratio:
+    if proposal.gain_ns <= proposal.wait_ns + price.p95_ns * settings.safety_ratio:
         return Gate.NOT_WORTH_IT
     wait_max_ns = settings.pair_wait_max_ns if proposal.occasion is Occasion.PULL else 0
     if proposal.wait_ns >= wait_max_ns and busy_with(conditions, pair):

@@ -51,7 +51,7 @@ def _price(view: RouteView, terms: list[float]) -> list[float]:
     delay = 1 / (1 - min(view.busy_share, BUSY_SHARE_MAX))
     arrivals = view.arrivals_per_ns
     before_last = prompt - 0.5
-    tokens, waits, arriving, fetch = view.uncached, view.waits, view.arriving, view.fetch_ns
+    tokens, waits, arriving, fetch, rents = view.uncached, view.waits, view.arriving, view.fetch_ns, view.rent_ns
     costs: list[float] = []
     for index, rank in enumerate(view.ranks):
         rates, uncached = rank.rates, tokens[index]
@@ -62,7 +62,7 @@ def _price(view: RouteView, terms: list[float]) -> list[float]:
             wait = max(min(wait, overtaking_ns(view.now, rank, uncached)), fetch[index])
         begun = wait + ((uncached - 1) // rank.step_tokens_max + 1) * rank.step_ns
         delayed = (begun + 0.5 * prefill) * delay
-        followers = prefill * arrivals * (delayed if delayed < HORIZON_NS else HORIZON_NS)
+        followers = prefill * arrivals * (delayed if delayed < HORIZON_NS else HORIZON_NS) + rents[index]
         weight = DECODE_WEIGHT * rank.present
         stall = weight * prefill
         slowdown = weight * decodes * (rates.decode + rates.decode_context * context_mean)

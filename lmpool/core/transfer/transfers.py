@@ -101,21 +101,21 @@ class Transfers:
     """Owned by the control plane."""
 
     __slots__ = (
-        "_answer_ns",
         "_counter",
         "_ended",
         "_epoch",
         "_sends",
         "_transfers",
+        "answer_ns",
         "late_answers",
         "outcomes",
         "strays",
     )
 
     def __init__(self, epoch: Epoch, answer_ns: Nanos) -> None:
-        """`answer_ns`: how long a side may take to answer an order, the copy apart."""
         self._epoch = epoch
-        self._answer_ns = answer_ns
+        self.answer_ns = answer_ns
+        """How long a side may take to answer an order, the copy apart. Read only."""
         self._counter = 0
         self._transfers: dict[TransferId, Transfer] = {}
         self._sends: list[Send] = []
@@ -157,7 +157,7 @@ class Transfers:
             return denial
         self._counter += 1
         transfer = TransferId(self._epoch, self._counter)
-        answers, late = ANSWERS_AWAITED * self._answer_ns, Nanos(now + self._answer_ns)
+        answers, late = ANSWERS_AWAITED * self.answer_ns, Nanos(now + self.answer_ns)
         deadline = Nanos(now + answers + terms.copy_ns)
         self._transfers[transfer] = Transfer(
             id=transfer,
@@ -313,7 +313,7 @@ class Transfers:
 
     def _enter(self, now: Nanos, transfer: Transfer) -> None:
         terms = transfer.terms
-        transfer.late_ns = min(Nanos(now + self._answer_ns), transfer.deadline_ns)
+        transfer.late_ns = min(Nanos(now + self.answer_ns), transfer.deadline_ns)
         match transfer.state:
             case TransferState.PREPARING:
                 raise AssertionError("a transfer begins once")
@@ -332,7 +332,7 @@ class Transfers:
                 else:
                     self._advance(now, transfer, TransferEvent.SOURCE_ENDED)
             case TransferState.ABORTING:
-                transfer.late_ns = Nanos(transfer.deadline_ns + self._answer_ns)
+                transfer.late_ns = Nanos(transfer.deadline_ns + self.answer_ns)
                 for side, is_open in (
                     (terms.source, transfer.is_source_open),
                     (terms.target, transfer.is_target_open),
@@ -369,7 +369,7 @@ class Transfers:
             assert len(ranks) == len(dict.fromkeys(ranks))
         for transfer in self._transfers.values():
             assert transfer.state is not TransferState.ENDED
-            assert transfer.late_ns <= transfer.deadline_ns + self._answer_ns
+            assert transfer.late_ns <= transfer.deadline_ns + self.answer_ns
             assert (transfer.outcome is None) == (
                 transfer.state not in (TransferState.ABORTING, TransferState.FINALIZING)
             )

@@ -67,6 +67,7 @@ def _placed_document(placed: PlacedShown) -> dict[str, Any]:
         "predicted_seconds": placed.median_ns / SECOND,
         "predicted_p95_seconds": placed.p95_ns / SECOND,
         "saves_seconds": placed.saved_ns / SECOND,
+        "rent_seconds": placed.rent_ns / SECOND,
         "outcome": placed.outcome or None,
         "seconds": _seconds(placed.took_ns),
     }

@@ -124,7 +124,6 @@ class Cluster:
     def _start_control(self, peer: Peer) -> None:
         transfers = self.knobs.transfers
         plane = ControlPlane(self.knobs.control, peer.epoch, self.timeline.now)
-        plane._transfers._answer_ns = transfers.answer_ns  # a second would outlast all stalls and holds
         promises = Promises(plane, self._transfer_chance, transfers, self._workers)
         watched = Watched[ControlEvent, ControlEffect](peer, promises, self._observer)
         self._live(peer, plane, Node(self.timeline, peer, watched, _nothing))

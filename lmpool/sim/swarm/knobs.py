@@ -172,6 +172,7 @@ def draw_knobs(seed: int) -> Knobs:
     sequences_max = chance.randint(1, 10)
     search = _search(chance, replicas, block_size)
     report_interval_ns = _span(chance, 10, 300)
+    transfers = _transfers(Random(f"{seed} transfers"))
     knobs = Knobs(
         seed=seed,
         events=chance.randint(2_000, 2_600),
@@ -187,13 +188,13 @@ def draw_knobs(seed: int) -> Knobs:
         class_ns=_span(chance, 1, 1_000),
         requests_max=chance.choice((6, 12, 24, 64)),
         abort_wait_ns=_span(chance, 2, 1_000),
-        control=_control(chance, replicas, report_interval_ns),
+        control=_control(chance, replicas, report_interval_ns, transfers),
         search=search,
         latency_ns=_span(chance, 0.02, 3),
         redial_ns=_span(chance, 1, 60),
         load=_load(chance, block_size),
         faults=_faults(chance),
-        transfers=_transfers(Random(f"{seed} transfers")),
+        transfers=transfers,
     )
     if not knobs.transfers.ordered:
         return knobs
@@ -221,7 +222,7 @@ def _workers(chance: Random, replicas: int) -> tuple[WorkerKnobs, ...]:
     return tuple(workers)
 
 
-def _control(chance: Random, replicas: int, report_interval_ns: int) -> ControlSettings:
+def _control(chance: Random, replicas: int, report_interval_ns: int, transfers: TransferKnobs) -> ControlSettings:
     return ControlSettings(
         policy=chance.choice(sorted(POLICIES)),
         replicas=replicas,
@@ -234,6 +235,7 @@ def _control(chance: Random, replicas: int, report_interval_ns: int) -> ControlS
         waiting_routes_max=chance.choice((1, 4, 64)),
         sweep_hashes=chance.choice((1, 16, 300)),
         decisions_kept=64,
+        transfer_answer_ns=transfers.answer_ns,
         placement=None,
     )
 

@@ -41,7 +41,7 @@ class TransferChecks:
                 case _:
                     pass
         for plan in self._transfers.under_way():
-            longest = ALL_ANSWERS * self._transfers._answer_ns + plan.terms.copy_ns
+            longest = ALL_ANSWERS * self._transfers.answer_ns + plan.terms.copy_ns
             begun = self._begun.get(plan.id, now)  # it is told of with the next event
             assert now < begun + longest, f"{plan.id} outlives its deadline"
             assert now < plan.late_ns, f"{plan.id} is {plan.state.value} for too long"

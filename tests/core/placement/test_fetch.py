@@ -13,7 +13,7 @@ from lmpool.core.placement.price import TransferPrices
 from lmpool.core.placement.proposal import USUAL, Conditions, Gate, Occasion, PlacementSettings, Proposal
 from lmpool.core.prefix import HASH_BYTES
 from tests.core.places import MILLI, NOW, conditions, flat_prices, pair, underway
-from tests.core.plane import chain, question
+from tests.core.plane import RATES, chain, question
 from tests.core.views import decoding_rank, idle_rank, route_view
 
 CHAIN = chain(("a", 40))
@@ -179,6 +179,24 @@ def test_a_pull_needs_the_blocks_that_its_request_needs_anyway() -> None:
     assert one(pulls(seen((40, 0), [idle_rank(0), short]))[1]).gate is Gate.NO_ROOM
     enough = attrs.evolve(idle_rank(1), blocks_open=40)
     assert one(pulls(seen((40, 0), [idle_rank(0), enough]))[1]).gate is None
+
+
+def test_a_pull_pays_rent_for_what_it_pushes_out() -> None:
+    full = [attrs.evolve(idle_rank(rank), blocks_free=8) for rank in range(2)]
+    free = one(pulls(seen((40, 0), full))[1])
+    assert (free.rent_ns, free.gate) == (0.0, None)
+    pull = one(pulls(seen((40, 0), full), found=conditions(8, rents={Rank(1): 5.0}))[1])
+    assert (pull.gain_ns, pull.gate) == (free.saved_ns - 5.0 * RATES.prefill * 32, None)
+    dear = one(pulls(seen((40, 0), full), found=conditions(8, rents={Rank(1): 99.0}), prices=flat_prices(5, 12))[1])
+    assert dear.gate is Gate.NOT_WORTH_IT
+    assert dear.saved_ns > USUAL.safety_ratio * dear.price.p95_ns
+
+
+def test_who_joins_a_transfer_pays_no_rent() -> None:
+    full = [attrs.evolve(idle_rank(rank), blocks_free=0) for rank in range(2)]
+    running = [underway(0, 1, CHAIN)]
+    pull = one(pulls(seen((40, 0), full), found=conditions(8, underway=running, rents={Rank(1): 5.0}))[1])
+    assert (pull.joins, pull.rent_ns, pull.gate) == (running[0].transfer, 0.0, None)
 
 
 def begins_and_computes(view: RouteView, found: Sequence[Proposal | None]) -> list[tuple[float, int]]:

@@ -21,7 +21,7 @@ from lmpool.core.placement.proposal import (
 )
 from lmpool.core.prefix import HASH_BYTES, chain_length
 from tests.core.places import MILLI, NOW, conditions, flat_prices, held, pair, placement_view, site, underway
-from tests.core.plane import chain
+from tests.core.plane import RATES, chain
 from tests.core.views import decoding_rank
 
 CHEAP = flat_prices(1, 2)
@@ -71,12 +71,34 @@ def test_what_saves_less_time_than_its_price_is_refused() -> None:
     assert proposal.reason.endswith("refused: not worth it")
 
 
+def test_what_others_lose_by_a_transfer_is_taken_from_what_it_saves() -> None:
+    full = attrs.evolve(site(1), blocks_free=0)
+    (free,) = proposed((BUSY_AND_IDLE[0], full), held("a", (64, 0)))
+    assert (free.rent_ns, free.gate) == (0.0, None)
+    (proposal,) = proposed((BUSY_AND_IDLE[0], full), held("a", (64, 0)), found=conditions(2, rents={Rank(1): 4.0}))
+    assert (proposal.saved_ns, proposal.gain_ns) == (free.saved_ns, free.saved_ns - proposal.rent_ns)
+    assert proposal.reason == (
+        "copy of 64 blocks from rank 0 to rank 1 would save 103.4 ms of 1.0 requests, 25.6 ms less for what it pushes"
+        " out, and takes 1.0 ms, at P95 2.0 ms; admitted"
+    )
+    (dear,) = proposed((BUSY_AND_IDLE[0], full), held("a", (64, 0)), found=conditions(2, rents={Rank(1): 99.0}))
+    assert dear.gate is Gate.NOT_WORTH_IT
+
+
+def test_of_two_copies_the_one_that_takes_less_from_others_comes_first() -> None:
+    sites = (site(0, wait=800), attrs.evolve(site(1), blocks_free=0), site(2))
+    found = proposed(sites, held("a", (64, 0, 0)), found=conditions(3, rents={Rank(1): 4.0, Rank(2): 4.0}))
+    assert admitted(found) == [(Occasion.COPY, 0, 2, 64)]
+
+
 def test_nothing_is_copied_while_nobody_waits() -> None:
-    assert gates(proposed((site(0), site(1)), held("a", (64, 0)))) == [Gate.NOT_WORTH_IT]
+    assert proposed((site(0), site(1)), held("a", (64, 0))) == ()
 
 
-def test_nothing_goes_where_the_wait_is_longer() -> None:
-    assert gates(proposed((site(0), site(1, wait=500)), held("a", (64, 0)))) == [Gate.NOT_WORTH_IT]
+def test_nothing_goes_where_the_wait_is_as_long_or_longer() -> None:
+    assert proposed((site(0), site(1, wait=500)), held("a", (64, 0))) == ()
+    assert proposed((site(0, wait=500), site(1, wait=499)), held("a", (64, 0))) == ()
+    assert len(proposed((site(0, wait=500), site(1, wait=498)), held("a", (64, 0)))) == 1
 
 
 def test_a_visitor_saves_no_more_than_a_cold_prefill() -> None:
@@ -93,13 +115,13 @@ def test_the_visitors_are_shared_by_the_holders() -> None:
 
 def test_what_is_nowhere_is_not_proposed() -> None:
     hot = held("a", (64, 0)).hot
-    assert proposed(BUSY_AND_IDLE, HeldChain(hot, (0, 0), (0, 0))) == ()
+    assert proposed(BUSY_AND_IDLE, HeldChain(hot, (0, 0), (0, 0), (0.0, 0.0))) == ()
 
 
 def test_no_tail_is_sent_without_its_beginning() -> None:
     """Neither what its own beginning lacks at the source, nor what the target could not attach to anything."""
     hot = held("a", (64, 0)).hot
-    (proposal,) = proposed(BUSY_AND_IDLE, HeldChain(hot, (40, 10), (0, 0)))
+    (proposal,) = proposed(BUSY_AND_IDLE, HeldChain(hot, (40, 10), (0, 0), (0.0, 0.0)))
     assert (proposal.first, proposal.blocks) == (10, 30)
     assert proposal.chain == hot.chain[: 40 * HASH_BYTES]
 
@@ -153,6 +175,27 @@ def test_a_chain_under_way_and_its_beginning_are_not_proposed_again() -> None:
 def test_what_a_request_computes_there_is_not_sent() -> None:
     (proposal,) = proposed(BUSY_AND_IDLE, attrs.evolve(held("a", (64, 0)), arriving=(0, 64)))
     assert proposal.gate is Gate.ARRIVING
+    (soon,) = proposed(BUSY_AND_IDLE, attrs.evolve(held("a", (64, 0)), arriving=(0, 64), begins_ns=(0.0, 2 * MILLI)))
+    assert soon.gate is Gate.ARRIVING
+
+
+def test_what_a_request_will_compute_there_is_sent_if_it_comes_before_that() -> None:
+    """Then it saves one prefill, and pushes out nothing that the request would not."""
+    full = attrs.evolve(site(1, wait=900), blocks_free=0, blocks_open=0)
+    chained = attrs.evolve(held("a", (64, 0)), arriving=(0, 64), begins_ns=(0.0, 3 * MILLI))
+    (proposal,) = proposed((site(0), full), chained, found=conditions(2, rents={Rank(1): 16.0}))
+    assert admitted([proposal]) == [(Occasion.COPY, 0, 1, 64)]
+    assert (proposal.visitors, proposal.saved_ns, proposal.rent_ns) == (1.0, proposal.prefill_ns, 0.0)
+
+
+def test_more_than_a_request_will_compute_there_needs_room_and_pays_rent() -> None:
+    full = attrs.evolve(site(1, wait=900), blocks_free=0, blocks_open=30)
+    chained = attrs.evolve(held("a", (64, 0)), arriving=(0, 34), begins_ns=(0.0, 30 * MILLI))
+    found = conditions(2, rents={Rank(1): 1.0})
+    (proposal,) = proposed((site(0), full), chained, found=found)
+    assert (proposal.gate, proposal.rent_ns) == (None, 30 * RATES.prefill)
+    (proposal,) = proposed((site(0), attrs.evolve(full, blocks_open=29)), chained, found=found)
+    assert proposal.gate is Gate.NO_ROOM
 
 
 def test_what_was_sent_lately_cools_and_so_do_ranks_that_failed() -> None:
@@ -195,8 +238,10 @@ def test_what_another_rank_holds_too_is_not_moved() -> None:
 
 
 def test_a_move_has_nothing_reclaimed_at_its_target() -> None:
-    target = attrs.evolve(site(1), blocks_free=0, blocks_open=900)
-    assert gates(proposed((site(0, free=0), target), held("a", (64, 0))), Occasion.MOVE) == [Gate.NO_ROOM]
+    full = attrs.evolve(site(1), blocks_free=0, blocks_open=900)
+    assert gates(proposed((site(0, free=0), full), held("a", (64, 0))), Occasion.MOVE) == []
+    nearly = attrs.evolve(site(1), blocks_free=100, blocks_open=900)
+    assert gates(proposed((site(0, free=0), nearly), held("a", (64, 0))), Occasion.MOVE) == [Gate.NO_ROOM]
 
 
 def test_what_only_a_draining_rank_holds_is_saved() -> None:
@@ -250,14 +295,23 @@ def views(draw: st.DrawFn) -> PlacementView:
     for label, depths, arriving, weight, visits in draw(st.lists(CHAIN, max_size=4)):
         if max(depths) > 0:
             known = held(label, depths, weight=weight, visits=visits)
-            chains.append(attrs.evolve(known, arriving=arriving))
+            begins = draw(st.lists(st.sampled_from((0.0, 300 * MILLI)), min_size=RANKS, max_size=RANKS))
+            chains.append(attrs.evolve(known, arriving=arriving, begins_ns=begins))
     running = [
         underway(ranks[0], ranks[1], chain((label, blocks)))
         for ranks, label, blocks in draw(st.lists(UNDERWAY, max_size=1))
     ]
     cooling = draw(st.dictionaries(st.integers(0, RANKS - 1).map(Rank), st.integers(-1, 1), max_size=2))
     until = {rank: Nanos(NOW + sign) for rank, sign in cooling.items()}
-    return placement_view(sites, chains, conditions(RANKS, underway=running, rank_until=until))
+    full = draw(st.lists(st.booleans(), min_size=RANKS, max_size=RANKS))
+    sites = [attrs.evolve(each, blocks_free=0) if is_full else each for each, is_full in zip(sites, full, strict=True)]
+    rents = draw(st.dictionaries(st.integers(0, RANKS - 1).map(Rank), st.floats(0, 20)))
+    return placement_view(sites, chains, conditions(RANKS, underway=running, rank_until=until, rents=rents))
+
+
+def _fits(proposal: Proposal, arriving: int, target: Site) -> bool:
+    left = target.blocks_open + arriving - proposal.blocks
+    return left >= (0 if arriving else int(USUAL.room_share * target.blocks))
 
 
 @given(views(), st.floats(0.1, 200), st.floats(1, 3))
@@ -273,9 +327,11 @@ def test_no_admitted_proposal_passes_a_gate_that_it_fails(view: PlacementView, m
         assert source is not target
         assert proposal.blocks >= USUAL.blocks_min
         assert chain_length(proposal.chain) == proposal.first + proposal.blocks
-        assert proposal.saved_ns > USUAL.safety_ratio * proposal.price.p95_ns
+        assert proposal.saved_ns - proposal.rent_ns > USUAL.safety_ratio * proposal.price.p95_ns
         assert proposal.saved_ns <= proposal.visitors * proposal.prefill_ns * (1 + 1e-9)
-        assert target.blocks_open - proposal.blocks >= int(USUAL.room_share * target.blocks)
+        if proposal.rent_ns:
+            assert proposal.blocks > target.blocks_free
+            assert view.conditions.rents[target.rank] > 0
         assert all(view.conditions.rank_until.get(rank, NOW) <= NOW for rank in proposal.pair)
         assert not busy_with(view.conditions, proposal.pair)
         assert not any(is_related(proposal.chain, other.chain) for other in view.conditions.underway)
@@ -283,7 +339,8 @@ def test_no_admitted_proposal_passes_a_gate_that_it_fails(view: PlacementView, m
             known.hot.chain.startswith(proposal.chain)
             and known.depths[source.rank] * HASH_BYTES >= len(proposal.chain)
             and known.depths[target.rank] == proposal.first
-            and known.arriving[target.rank] == 0
+            and _fits(proposal, known.arriving[target.rank], target)
+            and (not known.arriving[target.rank] or known.begins_ns[target.rank] > proposal.price.p95_ns)
             and known.hot.visits >= USUAL.visits_min
             for known in depths.values()
         )

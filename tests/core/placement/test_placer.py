@@ -21,6 +21,7 @@ from lmpool.core.messages.transfer import (
     TransferRefusal,
     TransferRefused,
 )
+from lmpool.core.messages.worker_control import NOTHING_DONE
 from lmpool.core.page_table import PageTable
 from lmpool.core.placement.demand import FADE_NS
 from lmpool.core.placement.log import REFUSALS_KEPT
@@ -31,7 +32,7 @@ from lmpool.core.placement.proposal import USUAL, Gate, Occasion, PlacementSetti
 from lmpool.core.prefix import chain_length
 from lmpool.core.transfer.transfers import TransferOutcome, Transfers
 from tests.core.places import MILLI, NOW, pair, paths, point, profile, site
-from tests.core.plane import chain, worker
+from tests.core.plane import IDLE, RATES, chain, report, worker
 
 A = chain(("a", 64))
 PAUSE = USUAL.pause_ns
@@ -176,6 +177,54 @@ def test_a_queue_counts_when_it_lasts() -> None:
     found = [world.plan() for _ in range(30)]
     assert found[0] == ()
     assert len(found[-1]) == 1
+
+
+def test_a_planning_that_comes_early_counts_for_less_of_a_wait() -> None:
+    world = World((site(0), site(1), site(2)), attrs.evolve(USUAL, safety_ratio=0.0))
+    world.hold(0, A)
+    world.ask(A, 30)
+    world.plan()
+    world.sites = (site(0, wait=80), site(1), site(2))
+    (usual,) = world.plan()
+    assert usual.saved_ns / usual.visitors == pytest.approx(10 * MILLI)
+    world.publish(world.begin(usual), 9)
+    (early,) = world.placer.plan(world.now, world.sites, world.table, world.ledger)
+    assert early.saved_ns / early.visitors == pytest.approx((10 + 70 / 8 / 10) * MILLI)
+
+
+def test_a_full_rank_asks_the_rent_that_it_has_reported() -> None:
+    world = hot_world()
+    world.sites = (world.sites[0], attrs.evolve(world.sites[1], blocks_free=0))
+    for version, (cached, removed) in enumerate([(0, b""), (1_000, chain(("x", 250)))], 1):
+        totals = attrs.evolve(NOTHING_DONE, tokens_cached=cached)
+        told = attrs.evolve(report(version, IDLE), removed=removed, totals=totals)
+        world.placer.report(world.now, Rank(1), told)
+    (proposal,) = world.plan()
+    assert proposal.rent_ns == 4.0 * RATES.prefill * 64
+    world.placer.lose_rank(Rank(1))
+    (proposal,) = world.plan()
+    assert proposal.rent_ns == 0.0
+
+
+def test_what_was_refused_for_a_busy_rank_is_planned_again_as_soon_as_that_is_free() -> None:
+    world = World((site(0, wait=800), site(1), site(2)))
+    world.hold(0, A)
+    world.ask(A, 30)
+    (first,) = world.plan()
+    transfer, began = world.begin(first), world.now
+    world.publish(transfer, 14)
+    assert world.placer.next_deadline() == began + 14 * MILLISECOND + MILLISECOND
+    found = world.placer.plan(world.now, world.sites, world.table, world.ledger)
+    assert [proposal.pair.target for proposal in found] == [3 - first.pair.target]
+
+
+def test_a_failed_transfer_is_no_reason_to_plan_at_once() -> None:
+    world = World((site(0, wait=800), site(1), site(2)))
+    world.hold(0, A)
+    world.ask(A, 30)
+    (first,) = world.plan()
+    world.fail(world.begin(first))
+    assert world.placer.next_deadline() == world.now + PAUSE
 
 
 def test_what_is_observed_is_the_time_until_publication() -> None:
@@ -324,9 +373,7 @@ def test_the_end_of_a_transfer_that_nobody_proposed_is_harmless() -> None:
 
 
 def test_equal_refusals_are_kept_once_and_counted() -> None:
-    world = World((site(0), site(1)))
-    world.ask(A, 10)
-    world.hold(0, A)
+    world = hot_world(attrs.evolve(USUAL, safety_ratio=99.0))
     for _ in range(5):
         world.plan()
     (record,) = world.placer.log.refusals()

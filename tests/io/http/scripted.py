@@ -161,6 +161,7 @@ PLACEMENT = PlacementShown(
             20e6,
             40e6,
             90e6,
+            5e6,
             "published",
             Nanos(30_000_000),
         ),

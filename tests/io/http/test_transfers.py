@@ -139,6 +139,7 @@ async def test_the_state_of_the_pool_tells_of_transfers(client: httpx.AsyncClien
                     "predicted_seconds": 0.02,
                     "predicted_p95_seconds": 0.04,
                     "saves_seconds": 0.09,
+                    "rent_seconds": 0.005,
                     "outcome": "published",
                     "seconds": 0.03,
                 }
