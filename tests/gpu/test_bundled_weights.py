@@ -1,4 +1,4 @@
-"""The bundled model with its real weights: hits and blocks that arrived equal misses. It knows the capital of France."""
+"""The bundled model with real weights: hits and blocks that arrived equal misses. It knows the capital of France."""
 
 import threading
 from pathlib import Path
