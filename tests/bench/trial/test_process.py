@@ -1,16 +1,15 @@
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import attrs
-import pytest
 
 from lmpool.bench.trial.evidence import read_evidence
 from lmpool.bench.trial.process import perform_trial
 from lmpool.bench.trial.spec import Venue, spec_text
 from tests.bench.trial.made import SPEC
+from tests.e2e.server import assert_gone, parent_of
 from tests.model_folder import write_tiny_folder
 
 
@@ -29,14 +28,19 @@ def test_a_live_trial_that_is_asked_to_end_takes_its_replicas_with_it(tmp_path: 
     path, folder = tmp_path / "spec.json", tmp_path / "trial"
     path.write_text(spec_text(attrs.evolve(SPEC, model=str(model), arm="routing")))
     command = [sys.executable, "-m", "lmpool.bench.trial", str(path), str(folder)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if '"ended"' in line:
                 break
+        children = [int(entry.name) for entry in Path("/proc").iterdir() if _is_child(entry, process.pid)]
         process.send_signal(signal.SIGTERM)
         assert "ended by TERM" in process.stderr.read()
     assert process.returncode == 143
     assert not folder.exists()
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
+    assert len(children) >= 3, "control and two replicas"
+    assert_gone(children, 10)
+
+
+def _is_child(entry: Path, of: int) -> bool:
+    return entry.name.isdecimal() and parent_of(entry) == of
