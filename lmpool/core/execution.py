@@ -205,7 +205,10 @@ class Execution:
         self.schedule.enqueue(sequence, self.schedule.reach(sequence))
 
     def complete(self, now: Nanos, result: StepResult) -> list[LiveRequest]:
-        """Takes what the oldest running step brought. Answers the requests of sequences in it that have ended."""
+        """Takes what the oldest running step brought. Answers the requests of sequences in it that have ended.
+
+        Keys and values are in their blocks now; what is complete becomes resident, whoever has left meanwhile.
+        """
         step = self._steps.popleft()
         assert result.step == step.number
         self.rates = correct(self.rates, step.work, now - max(step.launched_ns, self._completed_ns))
@@ -215,21 +218,29 @@ class Execution:
         self._tell_scores(step, result.prompt_logprobs)
         samples = zip(result.slots, result.tokens, result.logprobs, strict=True)
         ended: list[LiveRequest] = []
+        size, decoding, over = self._block_size, SequenceState.DECODING, SequenceState.ENDED
         for row in step.rows:
-            request, sequence = row.request, row.sequence
+            request, sequence, life, end, is_sampling, row_slot, _, _ = row
             sequence.in_flight -= 1
-            if not row.samples:
-                self._complete_row(row)
-            else:
+            token, logprobs = 0, None
+            if is_sampling:
                 slot, token, logprobs = next(samples)
-                assert slot == row.slot
-                if token == NOT_FINITE:
-                    self._fault(row, Finish.NOT_FINITE)
-                elif self._complete_row(row):
+                assert slot == row_slot
+            if token == NOT_FINITE:
+                self._fault(row, Finish.NOT_FINITE)
+            elif life == sequence.life:
+                sequence.failures = 0
+                sequence.sampling -= is_sampling
+                sequence.computed = max(sequence.computed, end)
+                if sequence.computed >= (sequence.published + 1) * size:
+                    self.schedule.publish(sequence)
+                if sequence.state is not decoding:
+                    self._end_prefill(sequence)
+                if is_sampling and sequence.state is not over:
                     self._take_token(request, sequence, token, logprobs)
-            if sequence.state is not SequenceState.DECODING:
+            if sequence.state is not decoding:
                 self._settle(sequence)
-                if sequence.state is SequenceState.ENDED:
+                if sequence.state is over:
                     ended.append(request)
         self.pool.complete(step.number)
         return ended
@@ -242,8 +253,9 @@ class Execution:
         step, size = self._steps[0], self._block_size
         if step.work.prefill or step.work.decode != len(self.schedule.running):
             return 0
-        steps = [min(row.sequence.tokens_max - row.end - 1, -row.end % size) for row in step.rows]
-        return min(steps, default=0)
+        ends = [row.end for row in step.rows]
+        to_length = [row.sequence.tokens_max - row.end for row in step.rows]
+        return min(min(to_length) - 1, size - 1 - max([(end - 1) % size for end in ends])) if ends else 0
 
     def complete_streak(self, ends_ns: tuple[Nanos, ...], tokens: tuple[tuple[int, ...], ...]) -> None:
         """`StepsCompleted`: what as many calls of `complete`, with `plan` between them, would leave."""
@@ -279,24 +291,11 @@ class Execution:
         self.pool.complete(number)
         return [row.request for row in step.rows if row.sequence.state is SequenceState.ENDED]
 
-    def _complete_row(self, row: PlannedRow) -> bool:
-        """Its keys and values are in their blocks; what is complete becomes resident, whoever has left meanwhile.
-
-        Returns whether a token that was sampled counts.
-        """
-        sequence = row.sequence
-        if row.life != sequence.life:
-            return False
-        sequence.failures = 0
-        sequence.sampling -= row.samples
-        sequence.computed = max(sequence.computed, row.end)
-        if sequence.computed >= (sequence.published + 1) * self._block_size:
-            self.schedule.publish(sequence)
+    def _end_prefill(self, sequence: Sequence) -> None:
         if sequence.state is SequenceState.PREFILLING and sequence.computed == sequence.prefill_end:
             sequence.move(SequenceEvent.PREFILLED)
             if len(sequence.history) == sequence.tokens_max:
                 self.close(sequence)
-        return sequence.state is not SequenceState.ENDED
 
     def _take_token(self, request: LiveRequest, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> None:
         history, stop = sequence.history, request.submit.stop

@@ -51,8 +51,9 @@ class Outbox:
         logprobs: TokenLogprobs | None,
         finish: Finish | None,
     ) -> None:
-        tokens = self._tokens_for(request.peer)
-        tokens.has_logprobs |= logprobs is not None
+        tokens = self._tokens.get(request.peer) or self._tokens_for(request.peer)
+        if logprobs is not None:
+            tokens.has_logprobs = True
         submit = request.submit
         tokens.rows.append((submit.request.counter, submit.attempt, choice, output_index, token, logprobs, finish))
 

@@ -57,6 +57,7 @@ def plan_decodes(
 
     Returns the sum of the tokens before each.
     """
+    new = tuple.__new__  # what a named tuple's own constructor calls, after a call in Python
     context = 0
     for request, sequence in owned:
         history, start, slot = sequence.history, sequence.planned, sequence.slot
@@ -66,8 +67,8 @@ def plan_decodes(
         index = len(history) - sequence.prompt_tokens + sampling
         chance = _chance(request, sequence, index)
         is_early = index < request.submit.stop.output_tokens_min
-        rows.append(Row(slot, start, tokens, tuple(sequence.table), True, True, chance, is_early))
-        planned.append(PlannedRow(request, sequence, sequence.life, end, True, slot, 0, start))
+        rows.append(new(Row, (slot, start, tokens, tuple(sequence.table), True, True, chance, is_early)))
+        planned.append(new(PlannedRow, (request, sequence, sequence.life, end, True, slot, 0, start)))
         sequence.planned = end
         sequence.sampling = sampling + 1
         sequence.in_flight += 1
