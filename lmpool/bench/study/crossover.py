@@ -1,4 +1,4 @@
-"""Where an arm stops winning over another: each workload's loads are tried from the lowest on, until it does not win.
+"""Where arms stop winning over another: each workload's loads are tried from the lowest on, until none wins any more.
 
 What ends the search is decided from the evidence alone, so a study that goes on decides as one that was never
 interrupted.
@@ -38,19 +38,20 @@ class Rung:
 
 @attrs.frozen
 class Crossed:
-    """The search on one workload."""
+    """The search on one workload, for one arm."""
 
     workload: str
+    arm: str
     rungs: tuple[Rung, ...]
-    """That were tried."""
+    """That were tried, up to the first at which it does not win."""
     search: Search
     last_won: float | None
     first_lost: float | None
 
 
-def win(plan: Plan, crossover: Crossover, cell: Cell) -> tuple[Win, Estimate | None]:
+def win(plan: Plan, crossover: Crossover, arm: str, cell: Cell) -> tuple[Win, Estimate | None]:
     """It wins if its paired ratio is on the better side of 1, with the whole interval where there is one."""
-    found = estimate_of(plan, cell, Statistic.RATIO, crossover.metric, crossover.arm, crossover.against)
+    found = estimate_of(plan, cell, Statistic.RATIO, crossover.metric, arm, crossover.against)
     if found is None or found.repetitions < plan.repetitions:
         return Win.UNKNOWN, found
     if METRICS[crossover.metric].better is Better.LESS:
@@ -61,11 +62,12 @@ def win(plan: Plan, crossover: Crossover, cell: Cell) -> tuple[Win, Estimate | N
 
 
 def is_needless(plan: Plan, point: Point, cells: Sequence[Cell]) -> bool:
-    """Whether a lower load of the workload has ended its search, so that this one is not run."""
-    if plan.crossover is None:
+    """Whether lower loads of the workload have ended the search of every arm, so that this one is not run."""
+    crossover = plan.crossover
+    if crossover is None:
         return False
     lower = [cell for cell in cells if cell.point.workload == point.workload and cell.point.rate < point.rate]
-    return any(win(plan, plan.crossover, cell)[0] is Win.STOPS for cell in lower)
+    return all(any(win(plan, crossover, arm, cell)[0] is Win.STOPS for cell in lower) for arm in crossover.arms)
 
 
 def crossed(plan: Plan, crossover: Crossover, cells: Sequence[Cell]) -> tuple[Crossed, ...]:
@@ -73,14 +75,18 @@ def crossed(plan: Plan, crossover: Crossover, cells: Sequence[Cell]) -> tuple[Cr
     by_workload: dict[str, list[Cell]] = {workload.name: [] for workload in plan.workload}
     for cell in cells:
         by_workload[cell.point.workload].append(cell)
-    return tuple(_crossed(plan, crossover, workload, found) for workload, found in by_workload.items())
+    return tuple(
+        _crossed(plan, crossover, arm, workload, found)
+        for workload, found in by_workload.items()
+        for arm in crossover.arms
+    )
 
 
-def _crossed(plan: Plan, crossover: Crossover, workload: str, cells: Sequence[Cell]) -> Crossed:
+def _crossed(plan: Plan, crossover: Crossover, arm: str, workload: str, cells: Sequence[Cell]) -> Crossed:
     rungs: list[Rung] = []
     search, last_won, first_lost = Search.NOT_REACHED, None, None
     for cell in sorted(cells, key=lambda cell: cell.point.rate):
-        won, ratio = win(plan, crossover, cell)
+        won, ratio = win(plan, crossover, arm, cell)
         rungs.append(Rung(cell.point.rate, ratio, won))
         if won is Win.WINS:
             last_won = cell.point.rate
@@ -91,4 +97,4 @@ def _crossed(plan: Plan, crossover: Crossover, workload: str, cells: Sequence[Ce
             first_lost = cell.point.rate
             search = Search.NEVER_WON if last_won is None else Search.FOUND
         break
-    return Crossed(workload, tuple(rungs), search, last_won, first_lost)
+    return Crossed(workload, arm, tuple(rungs), search, last_won, first_lost)

@@ -62,8 +62,8 @@ def pictures(report: StudyReport, plan: Plan) -> Iterator[Picture]:
     if plan.crossover is not None and any(rung.ratio for one in report.crossover for rung in one.rungs):
         yield Picture(
             "crossover",
-            f"{plan.crossover.arm} over {plan.crossover.against}, {metric_name(plan.crossover.metric)}, by load: "
-            "the arm wins where the whole interval is on the better side of 1",
+            f"{metric_name(plan.crossover.metric)}, ratio to {plan.crossover.against}, by load, up to where an arm no "
+            "longer wins: where the whole interval is not on the better side of 1",
             lambda figure: _draw_crossover(figure, report),
         )
 
@@ -172,23 +172,27 @@ def _draw_allowed(axes: "Axes", panel: Panel) -> None:
 
 
 def _draw_crossover(figure: "Figure", report: StudyReport) -> None:
-    figure.set_size_inches(max(SUBPLOT_WIDTH * len(report.crossover), 5.0), HEIGHT)
-    rows = figure.subplots(1, len(report.crossover), squeeze=False, sharey=True)
-    for axes, one in zip(rows[0], report.crossover, strict=True):
-        tried = [(rung.rate, rung.ratio) for rung in one.rungs if rung.ratio is not None]
-        axes.errorbar(
-            [rate for rate, _ in tried],
-            [found.mean for _, found in tried],
-            yerr=_bars([found for _, found in tried]),
-            color=COLOURS[0],
-            marker="o",
-            markersize=4,
-            capsize=2.5,
-        )
+    names = list(dict.fromkeys(one.workload for one in report.crossover))
+    figure.set_size_inches(max(SUBPLOT_WIDTH * len(names), 5.0), HEIGHT)
+    rows = figure.subplots(1, len(names), squeeze=False, sharey=True)
+    for axes, name in zip(rows[0], names, strict=True):
+        for number, one in enumerate(one for one in report.crossover if one.workload == name):
+            tried = [(rung.rate, rung.ratio) for rung in one.rungs if rung.ratio is not None]
+            axes.errorbar(
+                [rate for rate, _ in tried],
+                [found.mean for _, found in tried],
+                yerr=_bars([found for _, found in tried]),
+                color=COLOURS[number % len(COLOURS)],
+                marker=MARKS[number % len(MARKS)],
+                markersize=4,
+                capsize=2.5,
+                label=one.arm,
+            )
         axes.axhline(1.0, color="black", linewidth=0.8)
-        axes.set_title(f"{one.workload}: {one.search.value}", fontsize=9)
+        axes.set_title(name, fontsize=9)
         axes.set_xlabel("load")
     rows[0][0].set_ylabel("ratio")
+    figure.legend(*rows[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
 
 
 def drawn(picture: Picture, form: str) -> bytes:

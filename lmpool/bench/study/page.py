@@ -164,16 +164,16 @@ def _crossover(report: StudyReport, plan: Plan) -> Iterator[str]:
     asked = plan.crossover
     yield "<h2>Crossover</h2>"
     yield (
-        f'<p class="note">{escape(asked.arm)} wins over {escape(asked.against)} at a load if the whole interval of '
-        f"its paired ratio of {escape(asked.metric)} is on the better side of 1. Loads rise until it does not.</p>"
+        f'<p class="note">An arm wins over {escape(asked.against)} at a load if the whole interval of its paired '
+        f"ratio of {escape(asked.metric)} is on the better side of 1. Loads rise until no arm does.</p>"
     )
     rows = []
     for one in report.crossover:
         tried = ", ".join(f"{rung.rate:g}: {estimate_text(rung.ratio)} {rung.win.value}" for rung in one.rungs)
         won = "" if one.last_won is None else f"{one.last_won:g}"
         lost = "" if one.first_lost is None else f"{one.first_lost:g}"
-        rows.append([one.workload, one.search.value, won, lost, tried])
-    yield _table(("workload", "crossover", "last won at", "stopped at", "ratios by load"), rows, (4,))
+        rows.append([one.workload, one.arm, one.search.value, won, lost, tried])
+    yield _table(("workload", "arm", "crossover", "last won at", "stopped at", "ratios by load"), rows, (5,))
 
 
 def _figures(report: StudyReport, plan: Plan) -> Iterator[str]:

@@ -107,9 +107,9 @@ class Sweep:
 
 @attrs.frozen
 class Crossover:
-    """Of loads, and of workloads in order of skew: each load is tried until `arm` no longer wins over `against`."""
+    """Of loads, and of workloads in order of skew: each load is tried until none of `arms` wins over `against`."""
 
-    arm: str
+    arms: tuple[str, ...]
     against: str
     metric: str
 

@@ -122,8 +122,11 @@ def _rule_fault(plan: Plan, rule: Rule) -> str | None:
 
 
 def _crossover_fault(plan: Plan, crossover: Crossover) -> str | None:
-    if crossover.arm == crossover.against or {crossover.arm, crossover.against} - set(plan.arms):
-        return "crossover: arm and against are two of the arms"
+    if not crossover.arms or crossover.against in crossover.arms:
+        return "crossover: arms are at least one, and not the one that they are against"
+    unknown = [arm for arm in (*crossover.arms, crossover.against) if arm not in plan.arms]
+    if unknown:
+        return f"crossover: {unknown[0]!r} is none of the arms"
     if len(plan.budget.values) > 1:
         return "crossover: one budget, as loads and workloads are what changes"
     if crossover.metric in METRICS and METRICS[crossover.metric].better is Better.NEITHER:

@@ -33,7 +33,7 @@ def _found(report: StudyReport) -> list[str]:
         lines.append(f"knee of {knee.workload}, load {knee.rate:g}, {knee.arm}: {where}")
     for one in report.crossover:
         tried = ", ".join(f"{rung.rate:g} {rung.win.value}" for rung in one.rungs)
-        lines.append(f"crossover of {one.workload}: {one.search.value} (tried {tried or 'nothing'})")
+        lines.append(f"crossover of {one.workload}, {one.arm}: {one.search.value} (tried {tried or 'nothing'})")
     return lines
 
 

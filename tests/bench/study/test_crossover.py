@@ -9,7 +9,7 @@ TEXT = PLAN.replace("[100, 200]", "[100]").replace("rates = [1.0]", "rates = [1.
 
 
 def _plan(metric: str = "ttft_mean_s") -> Plan:
-    crossover = f'[crossover]\narm = "default"\nagainst = "round-robin"\nmetric = "{metric}"\n'
+    crossover = f'[crossover]\narms = ["default"]\nagainst = "round-robin"\nmetric = "{metric}"\n'
     return parse_plan((TEXT + crossover).encode(), "plan")
 
 
@@ -58,6 +58,25 @@ def test_loads_above_the_one_that_ended_a_search_are_needless() -> None:
     plan = _plan()
     cells = [_cell(1.0, WINS), _cell(2.0, TIES), _cell(4.0, [])]
     assert [is_needless(plan, cell.point, cells) for cell in cells] == [False, False, True]
+
+
+def test_a_search_goes_on_while_any_arm_wins() -> None:
+    text = TEXT.replace('"round-robin", "default"]', '"round-robin", "session", "default"]')
+    asked = '[crossover]\narms = ["session", "default"]\nagainst = "round-robin"\nmetric = "ttft_mean_s"\n'
+    plan = parse_plan((text + asked).encode(), "plan")
+    assert plan.crossover is not None
+
+    def cell(rate: float, session: list[float], default: list[float]) -> Cell:
+        values = {"session": {number: {"ttft_mean_s": one} for number, one in enumerate(session, start=1)}}
+        made = _cell(rate, default)
+        return Cell(made.point, {**made.values, **values})
+
+    cells = [cell(1.0, WINS, WINS), cell(2.0, LOSES, WINS), cell(4.0, LOSES, WINS)]
+    assert [is_needless(plan, one.point, cells) for one in cells] == [False, False, False]
+    session, default = crossed(plan, plan.crossover, cells)
+    assert (session.arm, session.search, session.first_lost) == ("session", Search.FOUND, 2.0)
+    assert (default.arm, default.search) == ("default", Search.NOT_REACHED)
+    assert is_needless(plan, cells[2].point, [cells[0], cell(2.0, LOSES, TIES)])
 
 
 def test_loads_run_one_by_one_from_the_lowest() -> None:

@@ -53,8 +53,8 @@ def test_a_plan_with_a_fault_is_refused_with_one_line(old: str, new: str, said: 
 @pytest.mark.parametrize(
     ("crossover", "said"),
     [
-        ('arm = "default"\nagainst = "default"', "two of the arms"),
-        ('arm = "default"\nagainst = "round-robin"', "one budget"),
+        ('arms = ["default"]\nagainst = "default"', "not the one that they are against"),
+        ('arms = ["default"]\nagainst = "round-robin"', "one budget"),
     ],
 )
 def test_a_crossover_is_between_two_arms_on_one_budget(crossover: str, said: str) -> None:
@@ -65,7 +65,7 @@ def test_a_crossover_is_between_two_arms_on_one_budget(crossover: str, said: str
 
 def test_a_crossover_needs_a_metric_that_says_who_is_better() -> None:
     text = PLAN.replace("[100, 200]", "[100]") + (
-        '\n[crossover]\narm = "default"\nagainst = "round-robin"\nmetric = "prompt_tokens"\n'
+        '\n[crossover]\narms = ["default"]\nagainst = "round-robin"\nmetric = "prompt_tokens"\n'
     )
     with pytest.raises(PlanError, match="neither more nor less of it is better"):
         parse_plan(text.encode(), "plan.toml")

@@ -160,12 +160,12 @@ def test_evidence_that_was_changed_stops_a_study_from_going_on(tmp_path: Path) -
 def test_loads_after_the_one_that_ended_a_search_are_not_run(tmp_path: Path) -> None:
     """By hand the default wins at every load, so it is asked to win as the other arm."""
     text = PLAN.replace("[100, 200]", "[100]").replace("rates = [1.0]", "rates = [1.0, 2.0, 4.0]")
-    ends = '\n[crossover]\narm = "round-robin"\nagainst = "default"\nmetric = "ttft_mean_s"\n'
+    ends = '\n[crossover]\narms = ["round-robin"]\nagainst = "default"\nmetric = "ttft_mean_s"\n'
     bench = Bench()
     folder, bad, _ = _run(tmp_path / "ends", bench, text + ends)
     assert bad == []
     assert {spec.rate for spec in bench.performed} == {1.0}
-    goes_on = '\n[crossover]\narm = "default"\nagainst = "round-robin"\nmetric = "ttft_mean_s"\n'
+    goes_on = '\n[crossover]\narms = ["default"]\nagainst = "round-robin"\nmetric = "ttft_mean_s"\n'
     bench = Bench()
     _run(tmp_path / "goes-on", bench, text + goes_on)
     assert [spec.rate for spec in bench.performed] == [1.0] * 6 + [2.0] * 6 + [4.0] * 6
