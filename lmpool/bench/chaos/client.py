@@ -25,8 +25,8 @@ from lmpool.bench.chaos.rounding import faults_beyond_rounding
 from lmpool.bench.chaos.server import Death
 from lmpool.bench.chaos.tally import Ask, Fate
 
-TIMEOUT_S = 120.0
-"""No answer for so long is none."""
+TIMEOUT_S = {True: 120.0, False: 400.0}
+"""No answer for so long is none, of an exact model and of a real one."""
 BURIAL_S = 0.5
 """Until the death of an ingress is known here."""
 STALE_S = 2.0
@@ -50,7 +50,9 @@ class Watched(Protocol):
 class ChaosClient:
     def __init__(self, server: Watched, model: str, *, is_exact: bool) -> None:
         """`is_exact`: no answer depends on what is computed beside it, as rounding makes those of real models do."""
-        self._openai = openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=TIMEOUT_S)
+        self._openai = openai.AsyncOpenAI(
+            base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=TIMEOUT_S[is_exact]
+        )
         self._server = server
         self._model = model
         self._is_exact = is_exact

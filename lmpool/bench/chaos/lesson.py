@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 import httpx
+import openai
 from tqdm import tqdm
 
 from lmpool.bench.chaos.answer import Answer
@@ -41,7 +42,10 @@ class Lesson:
 
         async def one(question: Question) -> Known:
             async with self._turns:
-                known = await self._learn(question)
+                try:
+                    known = await self._learn(question)
+                except openai.OpenAIError as error:
+                    raise ServerError(f"undisturbed, question {question.number} has no answer: {error!r}") from error
             progress.update()
             return known
 

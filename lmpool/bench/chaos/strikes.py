@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Protocol, assert_never
 
 from lmpool.bench.chaos.plan import Blow, Strike
-from lmpool.bench.chaos.server import ChaosServer
 
 RECOVERY_S = 60.0
 PAUSE_S = 0.1
@@ -20,19 +19,28 @@ UNANSWERED_MAX = 2
 workers may be lost beside those that are killed."""
 
 
+class Processes(Protocol):
+    """Of a server under load, by name: worker-0, control, ingress."""
+
+    def lives(self) -> dict[str, int]: ...
+    async def live_ranks(self) -> list[int]: ...
+    def kill(self, name: str) -> bool: ...
+    def stop(self, name: str, seconds: float) -> int | None: ...
+    def resume(self, pid: int) -> None: ...
+
+
 class Clients(Protocol):
     """Those whose requests are open."""
 
     @property
     def strikes_max(self) -> int: ...
-
     def note_strike(self) -> None: ...
 
 
 class Striker:
     """Strikes as fast as the server promises to bear, however slow the machine is."""
 
-    def __init__(self, server: ChaosServer, clients: Clients, replicas: int) -> None:
+    def __init__(self, server: Processes, clients: Clients, replicas: int) -> None:
         self.done: Counter[str] = Counter()
         """Strikes that were carried out, by what they do."""
         self.skipped = 0
