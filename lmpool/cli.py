@@ -30,6 +30,7 @@ BENCHES = {
     "decision": "lmpool.bench.decision_table",
     "e2e": "lmpool.bench.e2e",
     "engine": "lmpool.bench.engine",
+    "fidelity": "lmpool.bench.fidelity",
     "locality": "lmpool.bench.locality",
     "routing": "lmpool.bench.routing",
     "transfer": "lmpool.bench.transfer",
