@@ -79,7 +79,7 @@ def _write(shown: E2EReport, given: argparse.Namespace) -> None:
     print(*report_lines(shown), sep="\n")
     if given.json is not None:
         given.json.write_text(json.dumps(attrs.asdict(shown), indent=1) + "\n")
-    if given.plot is not None:
+    if given.plot is not None and shown.figures:
         plot(shown, given.plot)
 
 
@@ -107,7 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     live.add_argument(
         "--model", default=TINY, metavar="MODEL", help=f"{TINY} (random weights), {BUNDLED}, or as for lmpool serve"
     )
-    live.add_argument("--threads", type=count, metavar="N", help="of each replica (default: as a server has)")
+    live.add_argument(
+        "--threads", type=count, metavar="N", help="of each replica, in all arms (default: cores / replicas)"
+    )
     parser.add_argument_group("simulator").add_argument(
         "--rates", metavar="NAME", help="an accelerator or a profile, as for lmpool simulate"
     )

@@ -20,6 +20,7 @@ SALT = "lmpool"
 
 
 def plot(shown: E2EReport, path: Path) -> None:
+    """Of at least one arm."""
     import matplotlib as mpl  # noqa: PLC0415 (an extra)
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -27,13 +28,14 @@ def plot(shown: E2EReport, path: Path) -> None:
     arms = list(dict.fromkeys(one.arm for one in shown.figures))
     with mpl.rc_context({"svg.hashsalt": SALT}):
         figure = Figure(figsize=(4 + 2.2 * len(workloads), 3 * len(DRAWN)), layout="constrained")
-        for axes, (metric, label) in zip(figure.subplots(len(DRAWN), 1), DRAWN.items(), strict=True):
+        rows = figure.subplots(len(DRAWN), 1)
+        for axes, (metric, label) in zip(rows, DRAWN.items(), strict=True):
             for place, arm in enumerate(arms):
                 _bars(axes, [one for one in shown.figures if one.arm == arm], metric, workloads, place, len(arms))
             axes.set_xticks(range(len(workloads)), workloads)
             axes.set_ylabel(label)
             axes.set_ylim(bottom=0)
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(arms))
+        figure.legend(*rows[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(arms))
         figure.suptitle(f"{shown.venue}, {shown.replicas} replicas, {shown.repetitions} repetitions, 95 % intervals")
         figure.savefig(path, metadata=None if path.suffix == ".png" else {_DATES[path.suffix]: None})
 

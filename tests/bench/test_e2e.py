@@ -54,13 +54,12 @@ def test_figures_keep_their_schema_and_are_the_same_when_made_from_what_is_there
     tmp_path: Path, performed: list[str]
 ) -> None:
     files = [tmp_path / "one.json", tmp_path / "two.json"]
+    arguments = [*SMALL, *TWICE, "--arm", "full", "--arm", "round-robin", "--out", str(tmp_path)]
     for file in files:
-        assert (
-            main([*SMALL, *TWICE, "--arm", "full", "--arm", "round-robin", "--out", str(tmp_path), "--json", str(file)])
-            == 0
-        )
+        assert main([*arguments, "--json", str(file), "--plot", str(file.with_suffix(".svg"))]) == 0
     assert len(performed) == 4
     assert files[0].read_bytes() == files[1].read_bytes()
+    assert files[0].with_suffix(".svg").read_bytes() == files[1].with_suffix(".svg").read_bytes()
     report = json.loads(files[0].read_text())
     jsonschema_rs.validate(json_schema(E2EReport), report)
     assert [one["arm"] for one in report["figures"]] == ["full", "round-robin"]
@@ -91,8 +90,9 @@ def test_a_trial_that_is_not_valid_is_in_no_figure(
     """A budget that holds no prompt."""
     monkeypatch.setitem(e2e_trials.BLOCKS_OF_256, "load-skew", 12)
     file = tmp_path / "e2e.json"
-    code = main([*SMALL, "--repetitions", "1", "--arm", "routing", "--out", str(tmp_path), "--json", str(file)])
-    assert code == 1
+    arguments = [*SMALL, "--repetitions", "1", "--arm", "routing", "--out", str(tmp_path), "--json", str(file)]
+    assert main([*arguments, "--plot", str(tmp_path / "e2e.png")]) == 1
+    assert not (tmp_path / "e2e.png").exists()
     assert performed == ["load-skew_routing_r1"] * 2
     report = json.loads(file.read_text())
     assert (report["figures"], report["workloads"]) == ([], [])

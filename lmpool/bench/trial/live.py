@@ -28,6 +28,7 @@ from lmpool.io.clock import monotonic_now
 from lmpool.io.engine import AsyncEngine
 from lmpool.io.errors import LMPoolError
 from lmpool.io.settings.sources import program_settings
+from lmpool.io.supervision.machine import cores
 from lmpool.sim.trace import Trace, with_pauses
 
 TINY_FORM = LlamaForm(layers=4, kv_heads=4, head_dim=16)
@@ -57,7 +58,7 @@ async def play_live(
             model = str(write_random_llama(Path(place) / TINY, TINY_FORM, TINY_SEED))
         contents = RandomTokens(vocabulary(model), spec.seed)
         prepare(contents, trace)
-        knobs = _knobs(spec, model, len(trace.requests))
+        knobs = engine_knobs(spec, model, len(trace.requests))
         async with AsyncEngine(say=say, **knobs) as engine:
             run = _Run(engine, contents)
             faults = await _prime(run, spec, trace)
@@ -152,7 +153,7 @@ class _Gathered:
             self._number = new[-1].number if new else self._number
 
 
-def _knobs(spec: TrialSpec, model: str | None, requests: int) -> dict[str, Any]:
+def engine_knobs(spec: TrialSpec, model: str | None, requests: int) -> dict[str, Any]:
     """Settings by name; None is as a server has it."""
     arm = spec.placed
     return {
@@ -165,7 +166,7 @@ def _knobs(spec: TrialSpec, model: str | None, requests: int) -> dict[str, Any]:
         "block_size": spec.block_size,
         "step_tokens": spec.step_tokens,
         "sequences": spec.sequences,
-        "threads": spec.threads,
+        "threads": spec.threads or max(1, cores() // spec.replicas),
         "dtype": spec.dtype,
         "wait_max_seconds": WAIT_MAX_S,
         "waiting_requests": max(WAITING_LEAST, requests),

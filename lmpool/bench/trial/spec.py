@@ -93,7 +93,8 @@ class TrialSpec:
     step_tokens: int
     sequences: int
     threads: int | None
-    """Of each replica. None: as a server would."""
+    """Of each replica. None: the cores shared by `replicas`, also in an arm that has fewer, so that a replica is the
+    same in all arms."""
     dtype: str
     calibration: str | None
     """A file of `lmpool calibrate`, by which placement prices copies."""
