@@ -12,6 +12,7 @@ import attrs
 
 from lmpool.core.ids import SECOND, Nanos, Rank
 from lmpool.core.limits import DECISIONS_KEPT
+from lmpool.sim.collection import uncollected
 from lmpool.sim.copy_time import assumed_copies
 from lmpool.sim.prompts import Prompts
 from lmpool.sim.rack import BEGIN_NS, RackSettings
@@ -143,7 +144,8 @@ def keeps_up(cell: Cell, recorded: Path | None, requests: int, rate: float, poli
         ready = load(cell, recorded, requests, rate, seed)
         span_ns = Nanos(ready.trace.span_ns)
         replay = Replay(ready.trace, ready.prompts, cell.rack, policy, seed)
-        replay.advance_to(span_ns)
+        with uncollected():
+            replay.advance_to(span_ns)
         more_arrived, more_ended = late_counts(replay, span_ns)
         arrived, ended = arrived + more_arrived, ended + more_ended
     return ended >= KEPT_UP_SHARE * arrived

@@ -20,6 +20,7 @@ from lmpool.core.limits import BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, DECISIONS_KEPT, R
 from lmpool.core.placement.proposal import USUAL
 from lmpool.core.route import POLICIES
 from lmpool.sim.bounds import bounds
+from lmpool.sim.collection import uncollected
 from lmpool.sim.copy_time import assumed_copies
 from lmpool.sim.prompts import Prompts
 from lmpool.sim.rack import RackSettings
@@ -207,14 +208,15 @@ def _run(study: Study, prompts: Prompts, policy: str, explained: int | None) -> 
     began = time.perf_counter()
     replay = Replay(study.trace, prompts, study.rack, policy, study.seed)
     watch = Watch(replay) if explained is not None else None
-    with tqdm(
+    shown = tqdm(
         total=len(study.trace.requests),
         desc=policy,
         unit="req",
         delay=PROGRESS_AFTER_S,
         mininterval=PROGRESS_EVERY_S,
         leave=False,
-    ) as bar:
+    )
+    with shown as bar, uncollected():
         while replay.advance(PROGRESS_REQUESTS):
             bar.update(replay.front.closed - bar.n)
             if watch is not None:

@@ -7,6 +7,7 @@ import attrs
 
 from lmpool.core.ids import SECOND, Nanos
 from lmpool.core.messages.transfer import PlacementShown
+from lmpool.sim.collection import uncollected
 from lmpool.sim.front import Front, RequestTimes
 from lmpool.sim.prompts import Prompts
 from lmpool.sim.rack import BEGIN_NS, INGRESS, Rack, RackSettings, namespace
@@ -148,8 +149,9 @@ def _place(count: int, share: float) -> int:
 def replay(trace: Trace, prompts: Prompts, settings: RackSettings, policy: str, seed: int) -> Replayed:
     """A whole run."""
     run = Replay(trace, prompts, settings, policy, seed)
-    while run.advance(len(trace.requests)):
-        pass
+    with uncollected():
+        while run.advance(len(trace.requests)):
+            pass
     return run.figures()
 
 

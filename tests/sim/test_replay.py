@@ -1,3 +1,4 @@
+import gc
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from lmpool.core.route import POLICIES
 from lmpool.core.sampling import StopSettings, greedy
 from lmpool.core.search import SearchSettings
 from lmpool.core.step_cost import StepWork, predict
+from lmpool.sim.collection import uncollected
 from lmpool.sim.front import OUTPUT_TOKENS_MAX
 from lmpool.sim.node import Node
 from lmpool.sim.rack import BEGIN_NS, INGRESS, LATENCY_NS, Rack, RackSettings, namespace
@@ -46,6 +48,18 @@ def test_every_request_gets_its_whole_answer() -> None:
     assert all(0 <= times.arrived_ns < times.first_ns <= times.ended_ns for times in replay.front.times)
     totals = [worker.worker.snapshot().totals for worker in replay.rack.workers]
     assert sum(total.output_tokens for total in totals) == figures.output_tokens
+
+
+def test_a_run_leaves_nothing_to_collect() -> None:
+    made = mixed(120)
+    replay = _replay(made, RACK)
+    gc.collect()
+    with uncollected():
+        assert not gc.isenabled()
+        while replay.advance(50):
+            pass
+        assert gc.collect() == 0
+    assert gc.isenabled()
 
 
 def test_one_request_alone_takes_its_links_its_prefill_and_its_decode_steps() -> None:
