@@ -6,6 +6,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from lmpool.bench.load.counters import CacheCondition
 from lmpool.bench.trial.__main__ import main
 from lmpool.bench.trial.checks import problems
 from lmpool.bench.trial.evidence import read_evidence
@@ -35,8 +36,20 @@ def test_a_live_trial_leaves_valid_evidence(tmp_path: Path) -> None:
     assert found["routed_0"] + found["routed_1"] == 12
     assert found["cached_tokens"] > 0
     assert evidence.settings["routing"]["policy"] == "default"
+    assert evidence.settings["pool"]["threads"] == 1
     assert min(one.planned_ns for one in evidence.requests) == 0
     assert evidence.outcome.wall_s > found["completion_s"]
+
+
+def test_primed_live_caches_know_what_is_asked_and_only_the_second_asking_is_told(tmp_path: Path) -> None:
+    model = write_tiny_folder(tmp_path / "model")
+    cache = CacheCondition.PRIMED
+    spec = attrs.evolve(SPEC, model=str(model), arm="session", cache=cache, kv_blocks=800, late_max_s=5.0)
+    assert _main(tmp_path, spec) == 0
+    evidence = read_evidence(tmp_path / "trial")
+    assert len(evidence.requests) == len(evidence.decisions) == 12
+    assert min(decision.number for decision in evidence.decisions) > 12
+    assert metrics(evidence)["reuse"] > 0.8 > evidence.workload.sharing.tokens
 
 
 def test_progress_is_told_in_lines_where_nobody_watches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
