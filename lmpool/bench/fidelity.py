@@ -4,10 +4,11 @@ First what does not depend on time: the same workload under round robin, one req
 short of blocks, and one for each replica where there are enough. Where every request goes, how much of it is found
 cached, what each replica computes and preempts must be equal live and simulated, else the exit code is 1.
 
-Then times: the steps of the model are measured here, and the simulator, which knows nothing but these, predicts mean
-time to first token and throughput at three loads. low: one request in flight for each replica, all blocks fit; medium:
-four, half of them fit; thrashing: sixteen, and a replica has blocks for three of the longest. Beside the prediction
-stand the mean of the live runs and its 95 % interval (Student's t), and whether the prediction lies inside.
+Then times: steps of the model are measured here, on all replicas side by side, and the simulator, which knows nothing
+but these, predicts mean time to first token and throughput at three loads. low: one request in flight for each
+replica, all blocks fit; medium: four, half of them fit; thrashing: sixteen, and a replica has blocks for three of the
+longest. Beside the prediction stand the mean of the live runs and its 95 % interval (Student's t), and whether the
+prediction lies inside.
 
   lmpool bench fidelity                                  the bundled model, two replicas, five runs a load
   lmpool bench fidelity tiny --repetitions 2             a model of random weights, in a few minutes
@@ -20,8 +21,10 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 
 import attrs
@@ -45,6 +48,7 @@ from lmpool.bench.random_llama import write_random_llama
 from lmpool.bench.trial.live import TINY_FORM, TINY_SEED
 from lmpool.bench.trial.spec import TINY, SpecError, TrialSpec, check_spec
 from lmpool.core.rates import Rates
+from lmpool.sim.step_time import StepTimeError, read_profile
 from lmpool.sim.trace import TraceError
 
 
@@ -70,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         with ExitStack() as stack:
             place = Path(stack.enter_context(TemporaryDirectory(prefix="lmpool-fidelity-")))
             found = measure(given, given.out or place, place)
-    except (CalibrateError, SpecError, TraceError) as error:
+    except (CalibrateError, SpecError, StepTimeError, TraceError) as error:
         print(f"lmpool bench fidelity: {error}", file=sys.stderr)
         return 1
     document = json.dumps(attrs.asdict(found) | {"is_exact": found.is_exact}, indent=1)
@@ -110,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def measure(given: argparse.Namespace, folder: Path, place: Path) -> Fidelity:
-    """Trials go to `folder`. Raises CalibrateError, SpecError, TraceError."""
+    """Trials go to `folder`. Raises CalibrateError, SpecError, StepTimeError, TraceError."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = _settings(given, folder)
     for load in LOADS:
@@ -125,12 +129,15 @@ def measure(given: argparse.Namespace, folder: Path, place: Path) -> Fidelity:
         if live.evidence is not None and virtual.evidence is not None:
             exact.append(exactness(load.name, live.evidence, virtual.evidence))
     wanted = [load for load in LOADS if load.name in given.loads]
-    rates = _measured_rates(given, settings) if wanted else None
+    profile = folder / "step-times.json"
+    rates: Rates | None = None
     times: list[Timed] = []
+    if wanted:
+        # those that were measured before: simulations that are there already are by them
+        rates = read_profile(profile) if profile.exists() else _measured_rates(given, settings)
+        write_profile(profile, rates)
     for load in wanted:
-        assert rates is not None
-        profile = write_profile(folder / "step-times.json", rates)
-        found, faults = _timed_load(settings, load, folder, profile)
+        found, faults = _timed_load(settings, load, folder, str(profile))
         times += found
         problems += faults
     return Fidelity(settings, rates, tuple(exact), tuple(times), tuple(problems))
@@ -159,7 +166,7 @@ def _settings(given: argparse.Namespace, folder: Path) -> FidelitySettings:
 
 
 def _measured_rates(given: argparse.Namespace, settings: FidelitySettings) -> Rates:
-    """Raises CalibrateError."""
+    """The mean of all replicas, measured side by side as they will run: they share memory. Raises CalibrateError."""
     order = argparse.Namespace(
         model=settings.model,
         cache_folder=None,
@@ -168,7 +175,10 @@ def _measured_rates(given: argparse.Namespace, settings: FidelitySettings) -> Ra
         block_size=given.block_size,
         kv_blocks=None,
     )
-    return Rates(**measured_steps(order, settings.threads)["rates"])
+    with ThreadPoolExecutor(settings.replicas) as pool:
+        curves = list(pool.map(lambda _: measured_steps(order, settings.threads), range(settings.replicas)))
+    columns = zip(*(curve["rates"].values() for curve in curves), strict=True)
+    return Rates(**dict(zip(curves[0]["rates"], map(fmean, columns), strict=True)))
 
 
 def _timed_load(settings: FidelitySettings, load: Load, folder: Path, profile: str) -> tuple[list[Timed], list[str]]:

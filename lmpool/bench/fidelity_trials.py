@@ -119,9 +119,8 @@ def simulated(spec: TrialSpec, profile: str | None) -> TrialSpec:
     return attrs.evolve(spec, venue=Venue.SIMULATOR, rates=profile, repetition=1)
 
 
-def write_profile(path: Path, rates: Rates) -> str:
+def write_profile(path: Path, rates: Rates) -> None:
     path.write_text(json.dumps({f"{name}_ns": getattr(rates, name) for name in RATE_NAMES}, indent=1))
-    return str(path)
 
 
 @attrs.frozen

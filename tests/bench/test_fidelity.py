@@ -164,7 +164,8 @@ def test_a_trial_that_leaves_nothing_is_told_with_its_last_words(
 
 
 def test_a_profile_is_what_the_simulator_reads(tmp_path: Path) -> None:
-    assert read_profile(Path(write_profile(tmp_path / "rates.json", RATES))) == RATES
+    write_profile(tmp_path / "rates.json", RATES)
+    assert read_profile(tmp_path / "rates.json") == RATES
 
 
 @pytest.fixture
@@ -175,7 +176,14 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
         return Ran(simulation(spec), ("late",) if name == "medium_live_2" else ())
 
     monkeypatch.setattr(fidelity, "_ran", run)
-    monkeypatch.setattr(fidelity, "measured_steps", lambda given, threads: {"rates": attrs.asdict(RATES)})
+    turns = iter(range(100))
+
+    def steps(given: object, threads: int) -> dict[str, dict[str, float]]:
+        """Replicas measure 0.5 and 1.5 times the rates."""
+        share = 0.5 + next(turns) % 2
+        return {"rates": {name: share * rate for name, rate in attrs.asdict(RATES).items()}}
+
+    monkeypatch.setattr(fidelity, "measured_steps", steps)
 
 
 def test_the_command_tells_counts_times_and_what_is_not_valid(
@@ -188,6 +196,7 @@ def test_the_command_tells_counts_times_and_what_is_not_valid(
     assert out.count(": equal") == 2
     figures = json.loads(file.read_text())
     assert figures["is_exact"] is True
+    assert figures["rates"] == attrs.asdict(RATES)
     assert [(row["load"], row["metric"], row["runs"]) for row in figures["timed"]] == [
         ("low", "ttft_mean_s", 2),
         ("low", "throughput", 2),
@@ -195,6 +204,16 @@ def test_the_command_tells_counts_times_and_what_is_not_valid(
     assert main([*flags, "--loads", "medium"]) == 1
     assert "not valid: medium: late" in capsys.readouterr().out
     assert [row["runs"] for row in json.loads(file.read_text())["timed"]] == [1, 1]
+
+
+def test_steps_are_not_measured_again_where_trials_go_on(
+    pretended: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ["--requests", "16", "--repetitions", "1", "--loads", "low", "--out", str(tmp_path)]
+    assert main([*flags, "--json", str(tmp_path / "first.json")]) == 0
+    monkeypatch.setattr(fidelity, "measured_steps", lambda given, threads: 1 / 0)
+    assert main([*flags, "--json", str(tmp_path / "second.json")]) == 0
+    assert (tmp_path / "first.json").read_text() == (tmp_path / "second.json").read_text()
 
 
 def test_what_cannot_be_asked_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
