@@ -25,6 +25,7 @@ from lmpool.core.placement.placer import Placer
 from lmpool.core.placement.price import Pair, TransferProfile
 from lmpool.core.placement.proposal import Gate, PlacementSettings, Proposal
 from lmpool.core.route import FindPulls, Pulls, Ruling
+from lmpool.core.transfer.outbound import COPY_SHARE
 from lmpool.core.transfer.tally import TransferTally
 from lmpool.core.transfer.transfers import TransferOutcome, Transfers, TransferTerms
 
@@ -128,7 +129,10 @@ class Carrier:
         assert self._placer is not None
         if max(depths.values()) <= min(view.ready):
             return None
-        givers = [Giver(rank.rank, rank.epoch, depths[rank.holder]) for rank in (*lineup.eligible, *lineup.leaving)]
+        givers = [
+            Giver(rank.rank, rank.epoch, min(depths[rank.holder], rank.blocks // COPY_SHARE))
+            for rank in (*lineup.eligible, *lineup.leaving)
+        ]
         proposals = self._placer.fetches(view, givers)
         for proposal in proposals:
             if proposal is not None and proposal.joins is not None and not self._may_come(proposal.joins):

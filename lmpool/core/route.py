@@ -70,7 +70,7 @@ RETRY_AFTER_MIN_NS = SECOND
 
 FETCHED = "least marginal time, with blocks that another rank sends"
 
-NO_FETCHES = (0.0,) * RANKS_MAX
+NO_TIMES = (0.0,) * RANKS_MAX
 
 
 @attrs.define
@@ -209,8 +209,8 @@ class Router:
             known,
             uncached,
             waits,
-            NO_FETCHES,
-            NO_FETCHES,
+            NO_TIMES,
+            NO_TIMES,
             len(asked.chain) // HASH_BYTES,
             output_mean,
             arrivals / eligible,

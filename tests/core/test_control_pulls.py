@@ -31,6 +31,7 @@ from lmpool.core.messages.worker_control import DrainBegun
 from lmpool.core.placement.proposal import USUAL
 from lmpool.core.prefix import HASH_BYTES
 from lmpool.core.route import FETCHED
+from lmpool.core.transfer.outbound import COPY_SHARE
 from tests.core.places import paths, point, profile
 from tests.core.plane import CONTROL_EPOCH, FACTS, IDLE, INGRESS, SETTINGS, Plane, chain, question, request, worker
 
@@ -291,3 +292,12 @@ def test_the_state_tells_what_was_refused_and_why() -> None:
     assert shown.refused == (("pull", "not worth it", 1),)
     (refusal,) = shown.refusals
     assert refusal.reason == plane.decision().fetch
+
+
+def test_no_more_is_pulled_than_its_holder_may_pin() -> None:
+    long = chain(("a", 400))
+    plane = plane_of(long, b"")
+    decided = decide(plane, 1, long)
+    assert decided.awaits is not None
+    assert decided.awaits.blocks == FACTS.blocks // COPY_SHARE
+    assert {len(order.chain) for order in begun(plane)} == {FACTS.blocks // COPY_SHARE * HASH_BYTES}

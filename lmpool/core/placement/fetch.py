@@ -21,6 +21,7 @@ from lmpool.core.placement.proposal import (
 )
 from lmpool.core.placement.rent import rent_ns
 from lmpool.core.prefix import HASH_BYTES
+from lmpool.core.transfer.inbound import ARRIVAL_SHARE
 
 NO_PRICE = Price(0.0, 0.0)
 """Of what runs already. Read only."""
@@ -33,7 +34,7 @@ class Giver:
     rank: Rank
     epoch: Epoch
     depth: int
-    """Leading blocks of the chain that are resident there."""
+    """Leading blocks of the chain that are resident there, and that it may pin for a transfer."""
 
 
 def fetches(
@@ -134,7 +135,7 @@ def _pull(
 ) -> Proposal:
     rank, ready = view.ranks[index], view.ready[index]
     pair = Pair(giver.rank, rank.rank)
-    blocks = min(giver.depth - ready, settings.blocks_max)
+    blocks = min(giver.depth - ready, settings.blocks_max, rank.blocks // ARRIVAL_SHARE)
     prefill = chain_prefill_ns(rank.rates, rank.block_size, ready, blocks)
     proposal = Proposal(
         Occasion.PULL,

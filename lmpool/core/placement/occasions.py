@@ -27,6 +27,8 @@ from lmpool.core.placement.proposal import (
 from lmpool.core.placement.rent import rent_ns
 from lmpool.core.prefix import HASH_BYTES
 from lmpool.core.rates import Rates
+from lmpool.core.transfer.inbound import ARRIVAL_SHARE
+from lmpool.core.transfer.outbound import COPY_SHARE
 
 QUEUE_NS_MIN = float(MILLISECOND)
 """A wait is shorter than another one by so much, or as long: less than a step of a queue is none."""
@@ -102,7 +104,9 @@ class _Plan:
     target: Site
     held: HeldChain
     depth: int
-    """Blocks of the chain that the source has."""
+    """Blocks of the chain that the source can send."""
+    holders: Sequence[Site]
+    """Live ones that have most of it."""
     first: int
     arriving: int
     begins_ns: float
@@ -161,13 +165,17 @@ def _plans(
     for occasion, targets in _occasions(view, held, givers, settings):
         for target in targets:
             source = _source(view, givers, target, deepest - held.depths[target], prices)
-            if source is not None:
+            if source is None:
+                continue
+            depth = min(deepest, view.sites[source].blocks // COPY_SHARE)
+            if depth > held.depths[target] and (depth == deepest or occasion is not Occasion.MOVE):
                 yield _Plan(
                     occasion,
                     view.sites[source],
                     view.sites[target],
                     held,
-                    deepest,
+                    depth,
+                    [view.sites[giver] for giver in givers if not view.sites[giver].is_draining],
                     held.depths[target],
                     held.arriving[target],
                     held.begins_ns[target],
@@ -224,10 +232,10 @@ def _source(view: PlacementView, givers: Sequence[int], target: int, blocks: int
 def _proposal(view: PlacementView, plan: _Plan, settings: PlacementSettings, prices: TransferPrices) -> Proposal:
     source, target, conditions = plan.source, plan.target, view.conditions
     pair = Pair(source.rank, target.rank)
-    blocks = min(plan.depth - plan.first, settings.blocks_max)
+    blocks = min(plan.depth - plan.first, settings.blocks_max, target.blocks // ARRIVAL_SHARE)
     chain = plan.held.hot.chain[: (plan.first + blocks) * HASH_BYTES]
     prefill = chain_prefill_ns(target.rates, target.block_size, plan.first, blocks)
-    visitors, each = _visitors(view, plan, settings, prefill)
+    visitors, each = _visitors(plan, settings, prefill)
     pushing = blocks - min(plan.arriving, blocks)  # requests take the others in any case
     proposal = Proposal(
         plan.occasion,
@@ -252,18 +260,14 @@ def _proposal(view: PlacementView, plan: _Plan, settings: PlacementSettings, pri
     return proposal
 
 
-def _visitors(view: PlacementView, plan: _Plan, settings: PlacementSettings, prefill: float) -> tuple[float, float]:
+def _visitors(plan: _Plan, settings: PlacementSettings, prefill: float) -> tuple[float, float]:
     """Who is expected, and what each would save: never more than a cold prefill."""
     hot = plan.held.hot
     if plan.occasion is not Occasion.COPY:
         return min(hot.weight * settings.reuse_discount, settings.reuses_max), prefill
     if plan.arriving:
         return 1.0, prefill
-    waits = [
-        site.wait_ns
-        for site, depth in zip(view.sites, plan.held.depths, strict=True)
-        if depth == plan.depth and not site.is_draining
-    ]
+    waits = [site.wait_ns for site in plan.holders]
     visitors = hot.weight * settings.horizon_ns / (FADE_NS * (len(waits) + 1))
     return visitors, min(prefill, max(min(waits) - plan.target.wait_ns, 0.0))
 

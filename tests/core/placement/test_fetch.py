@@ -181,6 +181,11 @@ def test_a_pull_needs_the_blocks_that_its_request_needs_anyway() -> None:
     assert one(pulls(seen((40, 0), [idle_rank(0), enough]))[1]).gate is None
 
 
+def test_no_more_is_pulled_than_its_target_may_reserve() -> None:
+    small = attrs.evolve(idle_rank(1), blocks=50)
+    assert one(pulls(seen((40, 0), [idle_rank(0), small]))[1]).blocks == 25
+
+
 def test_a_pull_pays_rent_for_what_it_pushes_out() -> None:
     full = [attrs.evolve(idle_rank(rank), blocks_free=8) for rank in range(2)]
     free = one(pulls(seen((40, 0), full))[1])

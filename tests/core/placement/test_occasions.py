@@ -20,7 +20,9 @@ from lmpool.core.placement.proposal import (
     is_related,
 )
 from lmpool.core.prefix import HASH_BYTES, chain_length
-from tests.core.places import MILLI, NOW, conditions, flat_prices, held, pair, placement_view, site, underway
+from lmpool.core.transfer.inbound import ARRIVAL_SHARE
+from lmpool.core.transfer.outbound import COPY_SHARE
+from tests.core.places import MILLI, NOW, POOL, conditions, flat_prices, held, pair, placement_view, site, underway
 from tests.core.plane import RATES, chain
 from tests.core.views import decoding_rank
 
@@ -137,6 +139,22 @@ def test_a_long_chain_goes_in_parts_to_its_end() -> None:
         depth = proposal.first + proposal.blocks
         assert chain_length(proposal.chain) == depth
     assert parts == [(0, 100), (100, 100), (200, 50)]
+
+
+def test_no_more_is_sent_than_its_source_may_pin_and_its_target_reserve() -> None:
+    (proposal,) = proposed(BUSY_AND_IDLE, held("a", (400, 0)))
+    assert (proposal.blocks, chain_length(proposal.chain)) == (POOL // COPY_SHARE, POOL // COPY_SHARE)
+    small = attrs.evolve(site(1), blocks=120)
+    (proposal,) = proposed((BUSY_AND_IDLE[0], small), held("a", (400, 0)))
+    assert proposal.blocks == 120 // ARRIVAL_SHARE
+    assert proposed(BUSY_AND_IDLE, held("a", (400, POOL // COPY_SHARE))) == ()
+
+
+def test_a_chain_that_its_holder_cannot_send_as_a_whole_is_not_moved() -> None:
+    """Its beginning would stay where it is as well."""
+    sites = (site(0, free=0), site(1))
+    assert gates(proposed(sites, held("a", (POOL // COPY_SHARE, 0), weight=3)), Occasion.MOVE) == [None]
+    assert gates(proposed(sites, held("a", (POOL // COPY_SHARE + 1, 0), weight=3)), Occasion.MOVE) == []
 
 
 def test_every_pair_with_a_path_is_considered() -> None:
