@@ -41,7 +41,7 @@ PROFILES = {
     (Venue.SIMULATOR, "quick"): Profile(tuple(BLOCKS_OF_256), 2, None),
     (Venue.SIMULATOR, "full"): Profile(tuple(BLOCKS_OF_256), 5, None),
 }
-"""Quick ones end within two minutes on two quiet cores."""
+"""Quick ones are meant to end within two minutes on two quiet cores, of which starts of replicas take most."""
 EXAMPLES = """\
 examples:
   lmpool bench e2e --profile quick                    ten trials on two CPU replicas of a tiny model
