@@ -8,7 +8,7 @@ import attrs
 
 from lmpool.bench.study.decisions import JoinSummary, join, summary
 from lmpool.bench.study.folder import Folder, evidence_digest, last_entries
-from lmpool.bench.study.matrix import Trial, matrix, points, trial_spec
+from lmpool.bench.study.matrix import Trial, is_planned, matrix, points
 from lmpool.bench.study.plan import Plan
 from lmpool.bench.study.statistic import Cell
 from lmpool.bench.trial.checks import problems
@@ -45,7 +45,7 @@ class TrialRead:
 
 
 def read_trials(folder: Folder) -> list[TrialRead]:
-    """Of all planned trials, in the order of the plan. Raises TraceError."""
+    """Of all planned trials, in the order of the plan."""
     return [_read(folder, trial) for trial in matrix(folder.plan)]
 
 
@@ -77,7 +77,7 @@ def _read(folder: Folder, trial: Trial) -> TrialRead:
         departures.append("its end is not in the ledger")
     elif entry.evidence != digest:
         departures.append("its evidence has changed since it ended")
-    if facts.spec != trial_spec(folder.plan, trial, folder.frozen.venue):
+    if not is_planned(folder.plan, trial, folder.frozen.venue, facts.spec):
         departures.append("its spec is not that of the plan")
     return TrialRead(trial, facts, tuple(departures))
 

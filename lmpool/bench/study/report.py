@@ -110,7 +110,6 @@ class StudyReport:
 
 
 def study_report(folder: Folder) -> StudyReport:
-    """Raises TraceError."""
     plan = folder.plan
     read = read_trials(folder)
     cells = cells_of(plan, read)
@@ -246,13 +245,11 @@ def _mixed(read: Sequence[TrialRead]) -> Iterator[str]:
 def _unpaired(point: Point, read: Sequence[TrialRead]) -> Iterator[str]:
     here = [one for one in read if one.trial.point == point and one.facts is not None]
     for repetition in sorted({one.trial.repetition for one in here}):
-        prints = {
-            one.facts.workload.fingerprint
-            for one in here
-            if one.trial.repetition == repetition and one.facts is not None
-        }
-        if len(prints) > 1:
+        facts = [one.facts for one in here if one.trial.repetition == repetition and one.facts is not None]
+        if len({one.workload.fingerprint for one in facts}) > 1:
             yield f"{point.name}: the arms of repetition {repetition} had different workloads"
+        if len({one.spec.kv_blocks for one in facts}) > 1:
+            yield f"{point.name}: the arms of repetition {repetition} had different numbers of blocks"
 
 
 def _machines(read: Sequence[TrialRead]) -> tuple[MachineFacts, ...]:

@@ -1,9 +1,12 @@
 import json
 import shutil
+from html.parser import HTMLParser
 from pathlib import Path
 
+import attrs
 import jsonschema_rs
 import pytest
+from typing_extensions import override
 
 from lmpool.bench.load.schema import json_schema
 from lmpool.bench.study.figures import drawn, pictures
@@ -13,13 +16,13 @@ from lmpool.bench.study.pack import ROOT, opened, pack
 from lmpool.bench.study.page import html_page
 from lmpool.bench.study.report import ReportError, StudyReport, read_report, report_text, study_report
 from lmpool.bench.study.runner import run_study
-from lmpool.bench.trial.evidence import MACHINE
-from lmpool.bench.trial.spec import Venue
-from tests.bench.study.made import PLAN, Bench
+from lmpool.bench.trial.evidence import MACHINE, write_evidence
+from lmpool.bench.trial.spec import TrialSpec, Venue
+from tests.bench.study.made import PLAN, Bench, evidence
 
 METRICS = '"computed_tokens", "reuse", "request_hit", "ttft_mean_s"'
 SWEPT = PLAN + "\n[sweep]\n"
-BRIEF = SWEPT.replace(METRICS, '"computed_tokens", "reuse"')
+BRIEF = SWEPT.replace(METRICS, '"reuse"')
 """Where figures are drawn, which takes long."""
 
 
@@ -127,6 +130,38 @@ def test_evidence_that_was_changed_with_its_digests_is_told_by_the_ledger(tmp_pa
     assert report.success == "undecided"
 
 
+def test_arms_with_unequal_workloads_or_blocks_are_told(tmp_path: Path) -> None:
+    """As if the generator, or a trace, had changed while a study was interrupted."""
+    text = SWEPT.replace("blocks = [100, 200]", "shares = [0.5]")
+
+    class Changing(Bench):
+        @override
+        def perform(self, spec: TrialSpec, folder: Path, log: Path) -> int:
+            if len(self.performed) == 1:
+                self.performed.append(spec)
+                log.touch()
+                made = evidence(spec)
+                made = attrs.evolve(made, workload=attrs.evolve(made.workload, fingerprint="another"))
+                write_evidence(folder, made)
+                return 0
+            return super().perform(spec, folder, log)
+
+    folder = _study(tmp_path / "study", Changing(), text)
+    point = matrix(folder.plan)[0].point.name
+    assert study_report(folder).departures == (f"{point}: the arms of repetition 1 had different workloads",)
+
+
+def test_a_report_asks_for_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _study(tmp_path / "study", text=SWEPT.replace("blocks = [100, 200]", "shares = [0.5]"))
+
+    def fails(spec: TrialSpec, block_size: int) -> int:
+        raise AssertionError((spec, block_size))
+
+    monkeypatch.setattr("lmpool.bench.study.matrix.blocks_at_end", fails)
+    monkeypatch.setattr("lmpool.bench.study.matrix.trial_trace", fails)
+    assert study_report(folder).departures == ()
+
+
 def test_a_plan_that_was_changed_is_no_study_any_more(tmp_path: Path) -> None:
     folder = _study(tmp_path / "study")
     frozen = json.loads((folder.path / STUDY).read_text())
@@ -176,6 +211,23 @@ def test_the_record_keeps_its_schema_and_is_read_strictly(tmp_path: Path) -> Non
         read_report("hello")
 
 
+class Tags(HTMLParser):
+    """Whether every tag is closed in its turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    @override
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+
+    @override
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
 def test_the_page_needs_nothing_else_and_begins_with_verdicts(tmp_path: Path) -> None:
     text = BRIEF.replace("Does it reuse more?", "Is 2 < 3 <script>?")
     folder = _study(tmp_path / "study", text=text)
@@ -183,10 +235,13 @@ def test_the_page_needs_nothing_else_and_begins_with_verdicts(tmp_path: Path) ->
     assert "<script" not in page
     assert "src=" not in page
     assert "Is 2 &lt; 3 &lt;script&gt;?" in page
-    assert page.count("<svg") == page.count("<figure>") == 4
+    assert page.count("<svg") == page.count("<figure>") == 2
     order = [page.index(f"<h2>{title}</h2>") for title in ("Verdicts", "Departures from the plan", "Figures", "Trials")]
     assert order == sorted(order)
     assert folder.frozen.plan_sha256 in page
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
     ids = [part.split('"')[0] for part in page.split(' id="')[1:]]
     assert len(ids) == len(set(ids))
 
