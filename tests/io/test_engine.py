@@ -9,11 +9,14 @@ from collections import Counter
 from contextlib import aclosing
 from pathlib import Path
 
+import attrs
 import pytest
 
+from lmpool.core.messages.transfer import TransferMode, TransferShown
 from lmpool.io.engine import AsyncEngine
-from lmpool.io.errors import BadRequest, EngineClosed, PoolLost, StartFailed
+from lmpool.io.errors import BadRequest, EngineClosed, PoolLost, StartFailed, TransferDenied
 from lmpool.io.generation import Chunk, SamplingParams
+from lmpool.io.transfer_order import TransferWish
 from tests.io.loops import Run, on_both_loops
 from tests.model_folder import write_tiny_folder
 
@@ -42,6 +45,15 @@ def engine_of(model: Path, runs: Path, **knobs: object) -> AsyncEngine:
 
 async def text_of(engine: AsyncEngine, prompt: str) -> str:
     return "".join([chunk.text async for chunk in engine.generate(prompt, SHORT)])
+
+
+async def last_transfer(engine: AsyncEngine) -> TransferShown:
+    """Once one is over."""
+    while True:
+        over = (await engine.pool_state()).transfers.over
+        if over:
+            return over[-1]
+        await asyncio.sleep(0.01)
 
 
 def children() -> list[int]:
@@ -89,6 +101,29 @@ def test_every_form_of_a_prompt_is_answered(run: Run, model: Path, tmp_path: Pat
                 await anext(engine.generate([1] * (engine.tokens_max + 1), SHORT))
 
     run(body())
+
+
+def test_a_program_may_have_a_prefix_copied_and_hears_how_long_that_took(model: Path, tmp_path: Path) -> None:
+    async def body() -> None:
+        async with engine_of(model, tmp_path, policy="round-robin", transfer_checksum="on") as engine:
+            prompt = [3 + place % 200 for place in range(70)]
+            (*_, first) = [chunk async for chunk in engine.generate(prompt, SHORT)]
+            (decision,) = await engine.decisions(first.request, 1)
+            assert decision.rank is not None
+            source, target = int(decision.rank), 1 - decision.rank
+            wish = TransferWish(tuple(prompt), b"", "default", None, source, target, TransferMode.COPY, 5.0)
+            transfer = await engine.transfer(wish)
+            shown = await last_transfer(engine)
+            assert (shown.transfer, shown.outcome, shown.blocks) == (transfer, "published", 4)
+            assert shown.copy_ns is not None
+            assert shown.took_ns is not None
+            assert 0 < shown.copy_ns < shown.took_ns
+            (*_, second) = [chunk async for chunk in engine.generate(prompt, SHORT)]
+            assert second.cached_tokens == 64
+            with pytest.raises(TransferDenied):
+                await engine.transfer(attrs.evolve(wish, target=source))
+
+    asyncio.run(body())
 
 
 @pytest.mark.slow
