@@ -17,8 +17,12 @@ from lmpool.bench.trial.metrics import METRICS, Better
 
 class Win(Enum):
     WINS = "wins"
-    STOPS = "does not win"
+    EVEN = "no difference is shown"
+    LOSES = "loses"
     UNKNOWN = "not yet known"
+
+
+STOPS = (Win.EVEN, Win.LOSES)
 
 
 class Search(Enum):
@@ -50,15 +54,20 @@ class Crossed:
 
 
 def win(plan: Plan, crossover: Crossover, arm: str, cell: Cell) -> tuple[Win, Estimate | None]:
-    """It wins if its paired ratio is on the better side of 1, with the whole interval where there is one."""
+    """By the paired ratio: which side of 1 it is on, with the whole interval where there is one."""
     found = estimate_of(plan, cell, Statistic.RATIO, crossover.metric, arm, crossover.against)
     if found is None or found.repetitions < plan.repetitions:
         return Win.UNKNOWN, found
-    if METRICS[crossover.metric].better is Better.LESS:
-        wins = (found.mean if found.high is None else found.high) < 1
-    else:
-        wins = (found.mean if found.low is None else found.low) > 1
-    return (Win.WINS if wins else Win.STOPS), found
+    low, high = (found.mean if bound is None else bound for bound in (found.low, found.high))
+    if METRICS[crossover.metric].better is Better.MORE:
+        return _side(-high, -low, -1.0), found
+    return _side(low, high, 1.0), found
+
+
+def _side(low: float, high: float, even: float) -> Win:
+    if high < even:
+        return Win.WINS
+    return Win.LOSES if low > even else Win.EVEN
 
 
 def is_needless(plan: Plan, point: Point, cells: Sequence[Cell]) -> bool:
@@ -67,7 +76,7 @@ def is_needless(plan: Plan, point: Point, cells: Sequence[Cell]) -> bool:
     if crossover is None:
         return False
     lower = [cell for cell in cells if cell.point.workload == point.workload and cell.point.rate < point.rate]
-    return all(any(win(plan, crossover, arm, cell)[0] is Win.STOPS for cell in lower) for arm in crossover.arms)
+    return all(any(win(plan, crossover, arm, cell)[0] in STOPS for cell in lower) for arm in crossover.arms)
 
 
 def crossed(plan: Plan, crossover: Crossover, cells: Sequence[Cell]) -> tuple[Crossed, ...]:

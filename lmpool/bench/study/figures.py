@@ -64,7 +64,7 @@ def pictures(report: StudyReport, plan: Plan) -> Iterator[Picture]:
             "crossover",
             f"{metric_name(plan.crossover.metric)}, ratio to {plan.crossover.against}, by load, up to where an arm no "
             "longer wins: where the whole interval is not on the better side of 1",
-            lambda figure: _draw_crossover(figure, report),
+            lambda figure: _draw_crossover(figure, report, plan),
         )
 
 
@@ -171,12 +171,13 @@ def _draw_allowed(axes: "Axes", panel: Panel) -> None:
         axes.axhline(sum(allowed) / len(allowed), color="black", linestyle="--", linewidth=0.8)
 
 
-def _draw_crossover(figure: "Figure", report: StudyReport) -> None:
+def _draw_crossover(figure: "Figure", report: StudyReport, plan: Plan) -> None:
     names = list(dict.fromkeys(one.workload for one in report.crossover))
     figure.set_size_inches(max(SUBPLOT_WIDTH * len(names), 5.0), HEIGHT)
     rows = figure.subplots(1, len(names), squeeze=False, sharey=True)
     for axes, name in zip(rows[0], names, strict=True):
-        for number, one in enumerate(one for one in report.crossover if one.workload == name):
+        for one in (one for one in report.crossover if one.workload == name):
+            number = plan.arms.index(one.arm)
             tried = [(rung.rate, rung.ratio) for rung in one.rungs if rung.ratio is not None]
             axes.errorbar(
                 [rate for rate, _ in tried],

@@ -8,9 +8,11 @@ from lmpool.bench.table import table_lines
 
 def summary_lines(report: StudyReport, plan: Plan) -> list[str]:
     valid = sum(trial.is_valid for trial in report.trials)
+    left_out = f", {report.needless} left out" if report.needless else ""
     lines = [
         f"{report.name}: {report.question}",
-        f"venue {report.venue}, {valid} valid trials of {report.planned} planned, plan sha256 {report.plan_sha256}",
+        f"venue {report.venue}, {valid} valid trials of {report.planned} planned{left_out}, plan sha256 "
+        f"{report.plan_sha256}",
     ]
     for word, verdict in (("success", report.success), ("go", report.go)):
         if verdict is not None:

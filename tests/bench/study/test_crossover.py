@@ -1,4 +1,4 @@
-from lmpool.bench.study.crossover import Search, crossed, is_needless
+from lmpool.bench.study.crossover import Search, Win, crossed, is_needless, win
 from lmpool.bench.study.matrix import Point, matrix, rungs
 from lmpool.bench.study.plan import Plan
 from lmpool.bench.study.plan_text import parse_plan
@@ -38,6 +38,14 @@ def _search(*ratios: list[float]) -> tuple[Search, float | None, float | None]:
 def test_an_arm_stops_winning_where_its_interval_reaches_one() -> None:
     assert _search(WINS, TIES, []) == (Search.FOUND, 1.0, 2.0)
     assert _search(WINS, WINS, LOSES) == (Search.FOUND, 2.0, 4.0)
+
+
+def test_an_arm_wins_or_loses_with_its_whole_interval() -> None:
+    for metric, better in (("ttft_mean_s", (Win.WINS, Win.LOSES)), ("throughput", (Win.LOSES, Win.WINS))):
+        plan = _plan(metric)
+        assert plan.crossover is not None
+        found = [win(plan, plan.crossover, "default", _cell(1.0, one, metric))[0] for one in (WINS, TIES, LOSES, [0.5])]
+        assert found == [better[0], Win.EVEN, better[1], Win.UNKNOWN]
 
 
 def test_a_search_may_not_be_reached_or_never_begin() -> None:
