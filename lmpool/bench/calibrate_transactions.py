@@ -90,6 +90,8 @@ def with_residuals(pair: CalibratedPair, found: Sequence[Transaction], interfere
 
 def _with_residual(point: CopyPoint, found: Sequence[Transaction], interference: float) -> CopyPoint:
     whole = times(found)
-    usual = max(0.0, whole.p50_s - interference * point.copy_p50_s)
-    p95 = max(usual, whole.p95_s - interference * point.copy_p95_s)
-    return attrs.evolve(point, residual_p50_s=usual, residual_p95_s=p95)
+    return attrs.evolve(
+        point,
+        residual_p50_s=whole.p50_s - interference * point.copy_p50_s,
+        residual_p95_s=whole.p95_s - interference * point.copy_p95_s,
+    )

@@ -13,6 +13,10 @@ alone: by gloo, nccl and cuda-ipc there is no whole transfer yet, and its figure
 
 With --streams N what transfers cost whoever decodes: N answers of MODEL on every replica, and the gaps between their
 pieces in windows that alternate, undisturbed and beside transfers of --blocks (default 16), one after the other.
+
+  lmpool bench transfer --json paths.json --plot paths.svg
+  lmpool bench transfer --path shm --blocks 1 8 64 --rounds 40 --checksum
+  lmpool bench transfer --streams 4 --blocks 64
 """
 
 import argparse

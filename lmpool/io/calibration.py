@@ -31,6 +31,8 @@ from lmpool.io.records import explain, strict_converter
 
 SCHEMA = 1
 """Rises with every change of a field's meaning."""
+ROUNDING = 1e-9
+"""Relative, of a time that is the sum of two."""
 AGAIN = "run lmpool calibrate again"
 
 
@@ -56,7 +58,8 @@ class CopyPoint:
     copy_p95_s: float
     """Of scattered blocks from a cold source, from the order to the last byte, beside nothing else."""
     residual_p50_s: float | None
-    """Of the whole transaction, without its copy. Both None: not measured."""
+    """What is left of whole transfers beside interference x copy: negative where chains, which lie in runs, are copied
+    faster than scattered blocks. Both None: not measured."""
     residual_p95_s: float | None
 
 
@@ -130,23 +133,33 @@ def _fault(calibration: Calibration) -> str | None:
     if not pairs or len(pairs) > len(dict.fromkeys(pairs)):
         return "it has no pair, or one twice"
     for pair in calibration.pairs:
-        fault = _fault_of_points(pair.points)
+        fault = _fault_of_points(pair.points, _interference(calibration))
         if fault is not None:
             return f"pair {pair.source}>{pair.target}: {fault}"
     return None
 
 
-def _fault_of_points(points: Sequence[CopyPoint]) -> str | None:
+def _fault_of_points(points: Sequence[CopyPoint], interference: float) -> str | None:
     sizes = [0, *[point.blocks for point in points], TRANSFER_BLOCKS_MAX + 1]
     if len(points) == 0 or any(one >= other for one, other in pairwise(sizes)):
         return "sizes do not rise from 1"
     for point in points:
         if (point.residual_p50_s is None) != (point.residual_p95_s is None):
             return f"{point.blocks} blocks have one residual"
-        columns = ((point.copy_p50_s, point.copy_p95_s), (point.residual_p50_s or 0.0, point.residual_p95_s or 0.0))
-        if not all(0 <= median <= p95 < math.inf for median, p95 in columns) or point.copy_p50_s == 0:
+        columns = ((point.copy_p50_s, point.copy_p95_s), _whole(point, interference))
+        if not all(0 < median <= p95 * (1 + ROUNDING) < math.inf for median, p95 in columns):
             return f"times of {point.blocks} blocks are negative, none, or their P95 is below their median"
     return None
+
+
+def _whole(point: CopyPoint, interference: float) -> tuple[float, float]:
+    """Of a whole transfer, in seconds, as it is priced."""
+    usual, p95 = point.residual_p50_s or 0.0, point.residual_p95_s or 0.0
+    return usual + interference * point.copy_p50_s, p95 + interference * point.copy_p95_s
+
+
+def _interference(calibration: Calibration) -> float:
+    return INTERFERENCE if calibration.interference is None else calibration.interference
 
 
 def check_model(calibration: Calibration, identity: ModelIdentity, block_bytes: int) -> None:
@@ -174,8 +187,7 @@ def check_pairs(calibration: Calibration, pairs: Collection[tuple[int, int]]) ->
 
 def transfer_profile(calibration: Calibration) -> TransferProfile:
     """As control prices transfers by it."""
-    interference = INTERFERENCE if calibration.interference is None else calibration.interference
-    return TransferProfile(interference, tuple(_curve(pair) for pair in calibration.pairs))
+    return TransferProfile(_interference(calibration), tuple(_curve(pair) for pair in calibration.pairs))
 
 
 def _curve(pair: CalibratedPair) -> PairCurve:

@@ -158,10 +158,13 @@ def test_a_check_fails_on_either_bound(over: int, took_ms: float, error: float, 
     assert found.is_within is is_within
 
 
-def test_residuals_are_never_negative() -> None:
+def test_a_price_is_what_was_seen_also_where_chains_are_copied_faster_than_scattered_blocks() -> None:
     pair = CalibratedPair(0, 1, "shm", (CopyPoint(2, 0.01, 0.02, None, None),))
-    (point,) = with_residuals(pair, [Transaction((0, 1), 2, 0.005, 0.004)], 1.2).points
-    assert (point.residual_p50_s, point.residual_p95_s) == (0, 0)
+    made = with_residuals(pair, [Transaction((0, 1), 2, took, 0.004) for took in (0.005, 0.006, 0.008)], 1.2)
+    calibration = attrs.evolve(CALIBRATION, pairs=(made,))
+    price = TransferPrices(transfer_profile(calibration)).price(Pair(Rank(0), Rank(1)), 2)
+    assert price.median_ns / MILLISECOND == pytest.approx(6)
+    assert price.p95_ns / MILLISECOND == pytest.approx(8)
 
 
 def test_pools_have_the_form_of_the_model(pretended: Path) -> None:

@@ -92,6 +92,9 @@ def change(place: str, value: object) -> dict[str, Any]:
         ("pairs.0.points.0.copy_p95_s", "inf", "times of 1 blocks"),
         ("pairs.0.points.0.copy_p50_s", "nan", "times of 1 blocks"),
         ("pairs.0.points.0.residual_p50_s", 0.1, "1 blocks have one residual"),
+        ("pairs.0.points.1.residual_p50_s", -0.005, "times of 8 blocks"),
+        ("pairs.0.points.1.residual_p50_s", 0.1, "times of 8 blocks"),
+        ("pairs.0.points.1.residual_p95_s", "nan", "times of 8 blocks"),
         ("rates.prefill", -1.0, "a rate is negative"),
         ("rates.prefill", "nan", "a rate is negative or no number"),
         ("interference", 0.5, "less time than alone"),
@@ -112,6 +115,17 @@ def test_a_file_that_makes_no_sense_is_refused_in_one_line(
     assert told in str(raised.value)
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_residual_may_be_negative_where_the_whole_is_not(tmp_path: Path) -> None:
+    """Chains lie in runs, and are copied faster than scattered blocks."""
+    whole = change("pairs.0.points.0.residual_p50_s", -0.0005)
+    whole["pairs"][0]["points"][0]["residual_p95_s"] = -0.0004
+    price = TransferPrices(transfer_profile(read_calibration(written(tmp_path, whole)))).price(
+        Pair(Rank(0), Rank(1)), 1
+    )
+    assert price.median_ns / MILLISECOND == pytest.approx(1.2 * 1 - 0.5)
+    assert price.p95_ns / MILLISECOND == pytest.approx(1.2 * 2 - 0.4)
 
 
 @pytest.mark.parametrize("text", ["", "nothing", "[]", "3", '{"schema": true}', "\x00"])
