@@ -15,7 +15,7 @@ from lmpool.bench.study.decisions import join, passed_over_lines
 from lmpool.bench.study.figures import PlotError, check_plots, drawn, pictures
 from lmpool.bench.study.folder import Folder, StudyError, begin_folder, open_folder
 from lmpool.bench.study.matrix import matrix, points, trial_spec
-from lmpool.bench.study.pack import opened, pack
+from lmpool.bench.study.pack import PACKED_MAX, opened, pack
 from lmpool.bench.study.page import html_page
 from lmpool.bench.study.plan import Plan
 from lmpool.bench.study.plan_text import PlanError, parse_plan
@@ -112,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     packing = command("pack", "a study as one compressed file, with the same bytes each time", _pack)
     packing.add_argument("study", type=Path, metavar="DIR")
     packing.add_argument("file", type=Path, metavar="FILE", help="its name should end in .tar.xz")
+    packing.add_argument("--size-max", type=count, default=PACKED_MAX, metavar="N", help="bytes (default %(default)s)")
     return parser
 
 
@@ -220,6 +221,6 @@ def _ready() -> list[tuple[str, Plan]]:
 
 
 def _pack(given: argparse.Namespace) -> int:
-    size = pack(open_folder(given.study), given.file)
+    size = pack(open_folder(given.study), given.file, given.size_max)
     print(f"{given.file}: {size:,} bytes")
     return 0

@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 from lmpool.bench.study.folder import STUDY, Folder, StudyError, open_folder
 
 PACKED_MAX = 5_000_000
-"""Bytes of a file that is to be kept beside code."""
+"""Bytes of a file that is to be kept beside code: hundreds of simulated trials take more, if somebody says so."""
 ROOT = "study"
 
 
-def pack(folder: Folder, file: Path) -> int:
+def pack(folder: Folder, file: Path, size_max: int = PACKED_MAX) -> int:
     """All files of the study, and nothing of when and by whom they were written. The size. Raises StudyError."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -26,8 +26,8 @@ def pack(folder: Folder, file: Path) -> int:
             member.mode = 0o644
             archive.addfile(member, io.BytesIO(content))
     packed = lzma.compress(out.getvalue(), preset=9 | lzma.PRESET_EXTREME)
-    if len(packed) > PACKED_MAX:
-        raise StudyError(f"{file} would have {len(packed):,} bytes, more than {PACKED_MAX:,}")
+    if len(packed) > size_max:
+        raise StudyError(f"{file} would have {len(packed):,} bytes, more than {size_max:,} (--size-max)")
     file.write_bytes(packed)
     return len(packed)
 
