@@ -66,9 +66,6 @@ class Rents:
         return repr(self._earnings)
 
 
-def rent_ns(tokens: float, rates: Rates, block_size: int, blocks: int, free: int) -> float:
-    """Of a transfer of so many blocks to a rank with so many free ones, where a block earns so many `tokens`.
-
-    A block costs no more than computing it once: then it is there again.
-    """
-    return min(tokens, block_size) * rates.prefill * max(blocks - max(free, 0), 0)
+def rent_ns(tokens: float, rates: Rates, blocks: int, free: int) -> float:
+    """Of a transfer of so many blocks to a rank with so many free ones, where a block earns so many `tokens`."""
+    return tokens * rates.prefill * max(blocks - max(free, 0), 0)

@@ -84,9 +84,5 @@ def test_rent_lies_between_the_least_and_the_most_that_single_reports_tell(rows:
 
 
 def test_only_blocks_beyond_the_free_ones_cost_rent() -> None:
-    rents = [rent_ns(4.0, RATES, 16, 64, free) / MILLI for free in (-5, 0, 32, 64, 900)]
+    rents = [rent_ns(4.0, RATES, 64, free) / MILLI for free in (-5, 0, 32, 64, 900)]
     assert rents == pytest.approx([25.6, 25.6, 12.8, 0.0, 0.0])
-
-
-def test_a_block_costs_no_more_than_computing_it_once() -> None:
-    assert rent_ns(1e6, RATES, 16, 10, 0) == 10 * 16 * RATES.prefill
