@@ -131,9 +131,9 @@ def _allowed(report: StudyReport, plan: Plan) -> Iterator[str]:
                 [
                     point_title(plan, point),
                     arm.arm,
-                    share(point.request_sharing),
+                    share(point.request_sharing) if point.requests else "",
                     estimate_text(found.get("request_hit")),
-                    share(point.token_sharing),
+                    share(point.token_sharing) if point.requests else "",
                     estimate_text(found.get("reuse")),
                 ]
             )

@@ -23,8 +23,9 @@ def summary_lines(report: StudyReport, plan: Plan) -> list[str]:
     lines += [f"departure: {said}" for said in report.departures]
     lines += _found(report)
     for point in report.points:
-        title = f"{point_title(plan, point)}; the trace allows {share(point.token_sharing)} of tokens"
-        lines += ["", title, *_point_lines(plan, point)]
+        if point.requests:
+            title = f"{point_title(plan, point)}; the trace allows {share(point.token_sharing)} of tokens"
+            lines += ["", title, *_point_lines(plan, point)]
     return lines
 
 

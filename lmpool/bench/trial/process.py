@@ -27,9 +27,12 @@ def perform_trial(spec: TrialSpec, folder: Path, log: Path) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
+    """A second interruption meanwhile ends it at once."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(GRACE_S)
     except subprocess.TimeoutExpired:
+        pass  # it is killed, as it is after a second interruption
+    finally:
         process.kill()
         process.wait()

@@ -16,6 +16,7 @@ from lmpool.bench.study.pack import ROOT, opened, pack
 from lmpool.bench.study.page import html_page
 from lmpool.bench.study.report import ReportError, StudyReport, read_report, report_text, study_report
 from lmpool.bench.study.runner import run_study
+from lmpool.bench.study.summary import summary_lines
 from lmpool.bench.trial.evidence import MACHINE, write_evidence
 from lmpool.bench.trial.spec import TrialSpec, Venue
 from tests.bench.study.made import PLAN, Bench, evidence
@@ -186,6 +187,19 @@ def test_b76_a_trial_that_is_not_valid_is_in_no_figure_and_its_kind_of_error_is_
     assert report.points[0].complete == 2
     assert report.success == "undecided"
     assert any("default_r2: failed 2 times (a replica was lost)" in said for said in report.departures)
+
+
+def test_a_study_that_has_only_begun_is_reported_as_such(tmp_path: Path) -> None:
+    asked = '\n[crossover]\narms = ["default"]\nagainst = "round-robin"\nmetric = "ttft_mean_s"\n'
+    text = SWEPT.replace("[100, 200]", "[100]") + asked
+    folder = begin_folder(tmp_path / "study", text.encode(), "plan.toml", Venue.SIMULATOR)
+    report = study_report(folder)
+    assert (report.success, report.departures) == ("undecided", ("6 of 6 trials have not run",))
+    assert [one.search.value for one in report.crossover] == ["not yet searched to its end"]
+    assert [one.budget for one in report.knees] == [None, None]
+    assert list(pictures(report, folder.plan)) == []
+    assert "6 of 6 trials have not run" in html_page(report, folder.plan)
+    assert summary_lines(report, folder.plan)[-1].startswith("crossover of agent-sessions, default: not yet")
 
 
 def test_a_ledger_with_trials_of_another_plan_is_told(tmp_path: Path) -> None:
