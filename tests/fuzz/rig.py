@@ -21,6 +21,8 @@ STRANGER = 2
 WAIT_S = 60.0
 TOKENS = 48
 PROMPT = list(range(2, 90))
+TOKENS_MAX = 512
+"""Of a context: a hundred choices of the longest answer that a request may ask for still end within half a minute."""
 
 
 class Rig:
@@ -80,7 +82,7 @@ class Rig:
             kv_blocks=2048,
             kv_bytes=None,
             replicas=REPLICAS,
-            model_tokens_max=None,
+            model_tokens_max=TOKENS_MAX,
             step_tokens_max=256,
             sequences_max=32,
             waiting_requests_max=256,
