@@ -24,7 +24,7 @@ def estimate_text(found: Estimate | None) -> str:
 def metric_name(metric: str) -> str:
     unit = METRICS[metric].unit
     name = metric.removesuffix("_s").replace("_", " ")
-    return f"{name}, {unit}" if unit and unit not in name else name
+    return f"{name}, {unit}" if unit and unit not in name.split() else name
 
 
 def budget_text(plan: Plan, budget: float) -> str:
