@@ -125,6 +125,7 @@ def _draw_metric(figure: "Figure", plan: Plan, panels: Sequence[Panel], metric: 
         axes.set_xlabel(panel.axis)
         if not panel.axis:
             axes.set_xticks(range(len(plan.arms)), plan.arms, rotation=35, ha="right")
+            axes.set_xlim(-0.5, len(plan.arms) - 0.5)
         if place == 0:
             axes.set_ylabel(metric_name(metric) + (f" / {plan.baseline}" if is_ratio else ""))
         if not is_ratio:
