@@ -104,7 +104,9 @@ class OpenRequest:
     unreachable: list[Rank]
     """Ranks that control named in the present search, and to whose life it named there is no link."""
     losses: int
-    """Workers that were lost before they brought anything."""
+    """Workers in a row that were lost after they had begun it, and before they brought anything."""
+    misses: int
+    """Workers in a row that were lost before they had begun it: hardly by its doing, as where all are lost at once."""
     has_progressed: bool
     """Its present worker has brought something."""
     is_booked: bool
@@ -146,7 +148,7 @@ class OpenRequest:
     @property
     def is_pledged(self) -> bool:
         """A worker had taken it once: it is no longer turned away because others are busy."""
-        return self.has_begun or self.losses > 0
+        return self.has_begun or self.misses > 0
 
     @property
     def prompt_tokens(self) -> int:
@@ -189,6 +191,7 @@ def open_request(arrived: RequestArrived, phase: Phase) -> OpenRequest:
         refused=[],
         unreachable=[],
         losses=0,
+        misses=0,
         has_progressed=False,
         is_booked=False,
         is_offered=False,

@@ -19,7 +19,7 @@ from lmpool.core.messages.ingress_control import (
 )
 from lmpool.core.messages.ingress_worker import RefusalReason, Refused
 from lmpool.core.messages.transfer import Awaited
-from lmpool.core.open_request import OpenRequest, Routing, Submitted, Waiting, question, submission
+from lmpool.core.open_request import OpenRequest, Routing, Streaming, Submitted, Waiting, question, submission
 from lmpool.core.request_table import RequestTable
 
 PROBE = 0
@@ -34,7 +34,8 @@ class SearchSettings:
     """Ranks 0 to replicas - 1 may be linked."""
     block_size: int
     attempts_max: int
-    """Refusals in one search, and losses in a row that brought nothing, that a request may have and go on."""
+    """Refusals in one search, and losses in a row of workers that had begun it and brought nothing, that a request may
+    have and go on. Of workers that had not begun it, so many times the replicas."""
     route_wait_ns: Nanos
     """How long control may take to answer."""
     replica_wait_ns: Nanos
@@ -125,9 +126,16 @@ class Search:
     def begin_again(self, now: Nanos, request: OpenRequest) -> None:
         """Its worker is lost."""
         request.visits.end("worker lost")
-        request.losses = 0 if request.has_progressed else request.losses + 1
-        if request.losses > self._settings.attempts_max:
-            detail = f"{request.losses} replicas in a row were lost before they answered this request."
+        if request.has_progressed:
+            request.losses = request.misses = 0
+        elif isinstance(request.phase, Streaming):
+            request.losses += 1
+        else:
+            request.misses += 1
+        attempts_max, replicas = self._settings.attempts_max, self._settings.replicas
+        if request.losses > attempts_max or request.misses > attempts_max * replicas:
+            lost = request.losses + request.misses
+            detail = f"{lost} replicas in a row were lost before they answered this request."
             self.release(request)
             self._requests.finish(request, CloseRequest(request.id, Outcome.FAILED, detail, Nanos(0)))
         else:

@@ -28,6 +28,7 @@ from lmpool.core.messages.ingress_control import (
 )
 from lmpool.core.messages.ingress_worker import (
     Abort,
+    Accepted,
     CacheCleared,
     EndReason,
     Finish,
@@ -129,10 +130,12 @@ def test_a_lost_worker_costs_the_client_nothing() -> None:
     assert front.machine.snapshot().resumed == 1
 
 
-def wander(front: Front, losses: int, *, token: int | None) -> None:
-    """Request 1 goes from one worker to the other, each lost before or after one token."""
+def wander(front: Front, losses: int, *, begins: bool, token: int | None) -> None:
+    """Request 1 goes from one worker to the other, each lost before or after it has begun it or brought one token."""
     here, other = W0, W1
     for loss in range(losses):
+        if begins:
+            front.hear(here, Accepted(request(1), loss, 0, Nanos(0)))
         if token is not None:
             front.hear(here, tokens_produced((1, loss, 0, loss, token, None)))
         front.lose(here)
@@ -145,17 +148,28 @@ def wander(front: Front, losses: int, *, token: int | None) -> None:
 
 def test_a_request_that_loses_every_worker_is_given_up() -> None:
     front, _ = submitted_front()
-    wander(front, SETTINGS.search.attempts_max, token=None)
+    wander(front, SETTINGS.search.attempts_max, begins=True, token=None)
     assert front.outcome(1) is None
     wander_on, _ = submitted_front()
-    wander(wander_on, SETTINGS.search.attempts_max + 1, token=None)
+    wander(wander_on, SETTINGS.search.attempts_max + 1, begins=True, token=None)
     assert wander_on.closed[1].outcome is Outcome.FAILED
     assert "4 replicas in a row" in wander_on.closed[1].detail
 
 
+def test_workers_that_are_lost_before_they_begin_a_request_count_less() -> None:
+    attempts = SETTINGS.search.attempts_max * SETTINGS.search.replicas
+    front, _ = submitted_front()
+    wander(front, attempts, begins=False, token=None)
+    assert front.outcome(1) is None
+    wander_on, _ = submitted_front()
+    wander(wander_on, attempts + 1, begins=False, token=None)
+    assert wander_on.closed[1].outcome is Outcome.FAILED
+    assert "7 replicas in a row" in wander_on.closed[1].detail
+
+
 def test_losses_with_a_token_between_do_not_count() -> None:
     front, _ = submitted_front()
-    wander(front, 12, token=50)
+    wander(front, 12, begins=True, token=50)
     assert front.outcome(1) is None
     assert len(front.delivered[1, 0]) == 12
 
