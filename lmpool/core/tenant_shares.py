@@ -3,7 +3,8 @@
 Two rules, of which neither says anything on a server that has seen one tenant only:
 
 - A tenant may have at most `FREE_FACTOR` times as many answers under way as places are free. So one alone fills seven
-  eighths of the server, several end with equal parts, and whoever comes new finds a place.
+  eighths of the server, several end with equal parts, and whoever comes new finds a place. Where nothing is under way
+  whatever fits is taken, lest a large request be refused for ever.
 - A request of a tenant that has over a quarter more than the mean of those who have any stands one priority class
   behind, so that a flood waits behind whoever asks now and then.
 """
@@ -36,7 +37,8 @@ class TenantShares:
     def may_add(self, tenant: str, choices: int, free: int) -> bool:
         """`free`: places that nobody has. Whether so many of them fit."""
         wanted = self.of(tenant) + choices
-        return choices <= free and (len(self._answers) < 2 or wanted <= FREE_FACTOR * (free - choices))
+        is_alone = len(self._answers) < 2 or not any(self._answers.values())
+        return choices <= free and (is_alone or wanted <= FREE_FACTOR * (free - choices))
 
     def class_of(self, tenant: str, choices: int, priority: int) -> int:
         """The priority class in which a request of so many choices waits."""

@@ -116,7 +116,8 @@ def sample(logits: torch.Tensor, draws: Sequence[Draw]) -> Sampled:
     if chancy:
         rows = upload(np.array(chancy), scores.device)
         tokens[rows] = _drawn(scores[rows], best[rows], [draws[row] for row in chancy])
-    finite = torch.isfinite(scores.gather(1, best.unsqueeze(1)).squeeze(1))
+    # of weights that are none, the search of a draw ends behind the last token
+    finite = torch.isfinite(scores.gather(1, best.unsqueeze(1)).squeeze(1)) & (tokens < scores.shape[1])
     if top is not None:
         rows = upload(np.array(wanting), scores.device)
         at_tokens = scores[rows].gather(1, tokens[rows].clamp_max(scores.shape[1] - 1).unsqueeze(1)).squeeze(1)

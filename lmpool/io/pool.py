@@ -26,6 +26,8 @@ from lmpool.io.generation import Chat, Chunk, GenerationRequest, Prompt
 from lmpool.io.ingress import IngressAdapter
 from lmpool.io.message_bounds import CHAIN_BLOCKS_MAX
 from lmpool.io.request_check import (
+    check_choices,
+    check_length,
     check_prompt,
     check_request,
     outputs_within,
@@ -71,6 +73,8 @@ class Pool:
         """Raises LMPoolError. Closing the generator, or cancelling who reads it, ends the request."""
         arrived_ns = monotonic_now() if request.arrived_ns is None else request.arrived_ns
         check_request(request, self._text.facts)
+        check_choices(request.sampling, self._ingress.place.requests_max)
+        check_length(request.prompt, self.tokens_max, self._text.token_characters_max)
         tokens = await self._encode(request.prompt)
         check_prompt(tokens, self._text.facts.vocabulary)
         await self._some_replica(arrived_ns, request.deadline_s)

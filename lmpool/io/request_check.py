@@ -23,6 +23,8 @@ from lmpool.io.text.model_text import ModelFacts
 
 SEED_MIN, SEED_MAX = -(1 << 63), (1 << 63) - 1
 DEADLINE_S_MAX = 86_400.0
+TEMPERATURE_MIN = 1e-6
+"""Below it only the likeliest token has any chance in float32, and soon the temperature itself is 0 there."""
 
 
 def check_request(request: GenerationRequest, facts: ModelFacts) -> None:
@@ -93,6 +95,32 @@ def check_prompt(tokens: Sequence[int], vocabulary: int) -> None:
     _check_tokens("prompt", tokens, vocabulary)
 
 
+def check_choices(sampling: SamplingParams, answers_max: int) -> None:
+    """`answers_max`: at a time, of all requests. Raises BadRequest for what would never find its places."""
+    if sampling.choices > answers_max:
+        _wrong("n", f"must be at most {answers_max}, the answers that are computed at a time, not {sampling.choices}")
+
+
+def check_length(prompt: Prompt, tokens_max: int, token_characters_max: int) -> None:
+    """Whether a text may fit, before it is tokenised: that takes a second for a million characters.
+
+    Raises BadRequest.
+    """
+    match prompt:
+        case Chat(messages=messages):
+            characters = sum(len(message["content"]) for message in messages)
+        case str() as text:
+            characters = len(text)
+        case _:
+            return
+    if characters > tokens_max * token_characters_max:
+        fault = (
+            f"This server's context limit is {tokens_max} tokens, prompt and answer together. The prompt has "
+            f"{characters} characters; not even {tokens_max * token_characters_max} can be so few tokens."
+        )
+        raise BadRequest(fault, prompt_field(prompt), "context_length_exceeded")
+
+
 def outputs_within(prompt: Prompt, prompt_tokens: int, asked: int | None, tokens_max: int) -> int:
     """How many output tokens a choice may have: `max_tokens` is a wish, cut to what the context holds.
 
@@ -114,8 +142,9 @@ def prompt_field(prompt: Prompt) -> str:
 
 
 def sampling_settings(sampling: SamplingParams, seed: int) -> SamplingSettings:
+    temperature = float(sampling.temperature)
     return SamplingSettings(
-        temperature=float(sampling.temperature),
+        temperature=temperature if temperature >= TEMPERATURE_MIN else 0.0,
         top_p=float(sampling.top_p),
         top_k=sampling.top_k,
         min_p=float(sampling.min_p),

@@ -41,6 +41,15 @@ def test_a_newcomer_finds_a_place_beside_a_flood() -> None:
     assert (open_of(front, "blue"), front.outcome(1001)) == (2, None)
 
 
+def test_while_nothing_is_under_way_whatever_fits_is_taken() -> None:
+    front = ready_front(WIDE)
+    for number, tenant in enumerate(("red", "blue"), 1):
+        front.feed(arrival(number, tenant=tenant))
+        front.feed(ClientGone(request(number)))
+    front.feed(arrival(3, tenant="blue", choices=PLACES))
+    assert (front.outcome(3), front.machine.snapshot().choices) == (None, PLACES)
+
+
 def test_tenants_that_all_want_more_end_with_equal_parts() -> None:
     front = flooded("red", "blue", "green")
     counts = [open_of(front, tenant) for tenant in ("red", "blue", "green")]

@@ -221,6 +221,13 @@ def test_rows_that_are_not_finite_fail_alone(temperature: float, bad: float) -> 
     assert [entry is None for entry in token_logprobs(sampled, [settings] * 3, tokens)] == [False, True, False]
 
 
+def test_a_temperature_that_float32_takes_for_zero_fails_its_row_alone() -> None:
+    drawn = draw(sampling(temperature=0.7), 0.1, width=3)
+    tokens = sample(torch.tensor([[0.0, 1.0, 2.0]] * 2), [draw(sampling(temperature=1e-60), 0.1, width=3), drawn])
+    assert tokens.tokens.tolist()[0] == NOT_FINITE
+    assert 0 <= tokens.tokens.tolist()[1] < 3
+
+
 def test_a_token_of_no_probability_is_never_drawn() -> None:
     logits = [-math.inf, 0.0, -math.inf, 0.0]
     assert {one(logits, sampling(temperature=1.0), chance) for chance in (0.0, 0.49, 0.5, 1 - 2**-53)} == {1, 3}

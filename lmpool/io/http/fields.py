@@ -14,6 +14,9 @@ import orjson
 
 from lmpool.io.http.errors import ApiError, Code
 
+WHOLE_BELOW = 1e18
+"""Integers that are written whole in messages."""
+
 
 class Kind(Enum):
     """The JSON that a field takes, in the words of messages and documents."""
@@ -172,16 +175,20 @@ def check_token(token: int, path: str, vocabulary: int) -> None:
 
 def check_bounds(field: Field, value: float, path: str) -> None:
     if field.least is not None and value < field.least:
-        wrong_value(path, f"must be at least {field.least:g}, not {value:g}")
+        wrong_value(path, f"must be at least {_figure(field.least)}, not {_figure(value)}")
     if field.most is not None and value > field.most:
-        wrong_value(path, f"must be at most {field.most:g}, not {value:g}")
+        wrong_value(path, f"must be at most {_figure(field.most)}, not {_figure(value)}")
+
+
+def _figure(value: float) -> str:
+    return str(int(value)) if abs(value) < WHOLE_BELOW and value == int(value) else f"{value:g}"
 
 
 def check_length(field: Field, length: int, path: str, unit: str) -> None:
     if field.least is not None and length < field.least:
-        wrong_value(path, f"must have at least {field.least:g} {unit}, not {length}")
+        wrong_value(path, f"must have at least {_figure(field.least)} {unit}, not {length}")
     if field.most is not None and length > field.most:
-        wrong_value(path, f"must have at most {field.most:g} {unit}, not {length}")
+        wrong_value(path, f"must have at most {_figure(field.most)} {unit}, not {length}")
 
 
 def wrong_type(path: str, kind: Kind, value: Any) -> NoReturn:
@@ -205,6 +212,8 @@ def described(value: Any) -> str:
             return "a boolean"
         case int():
             return "an integer"
+        case float() if abs(value) >= 1 << 63:
+            return "a number beyond 64 bits"
         case float():
             return "a number with a fraction"
         case str():

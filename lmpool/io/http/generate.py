@@ -67,6 +67,7 @@ class GenerationEndpoint:
         content = await read_object(headers, receive, context.body_bytes_max)
         asked = self._read(content, envelope, context)
         self._metrics.ignored_fields.inc(asked.ignored)
+        _check_answers(asked, context.requests_max)
         if not context.service.has_joined and context.now() - self._opened_ns > LINKING_NS:
             raise ApiError(Code.NOT_READY, "No replica is ready yet.", retry_after_s=LOADING_RETRY_S)
         answering = Answering(context, asked, reply, meter)
@@ -76,6 +77,15 @@ class GenerationEndpoint:
         if attendance is Attendance.CLIENT_LEFT:
             return RequestOutcome.CANCELLED
         raise ApiError(Code.DRAINING, "The server is ending.", retry_after_s=DRAINING_RETRY_S)
+
+
+def _check_answers(asked: Asked, most: int) -> None:
+    """Raises ApiError for more than there are ever places for: asking again would not help."""
+    prompts = len(asked.requests)
+    if prompts * asked.choices > most:
+        wanted = f"{asked.choices} (n)" if prompts == 1 else f"{asked.choices} (n) to each of {prompts} prompts"
+        text = f"This server computes at most {most} answers at a time, and the request asks for {wanted}."
+        raise ApiError(Code.INVALID_VALUE, text, "n" if prompts == 1 else "prompt")
 
 
 def _tell(error: ApiError, scope: Scope, path: str) -> None:

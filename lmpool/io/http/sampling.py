@@ -67,10 +67,11 @@ def refuse_unsupported(content: Mapping[str, Any]) -> None:
         value = content.get(name)
         if value is None or value in harmless:
             continue
-        allowed = "".join(f", or send {option}" for option in harmless)
+        allowed = "".join(f", or send {option!r}" if option == "" else f", or send {option}" for option in harmless)
         raise ApiError(Code.UNSUPPORTED_FIELD, f"{name} is not supported by this server: leave it out{allowed}.", name)
     best_of = content.get("best_of")
-    if best_of is not None and best_of != or_default(content.get("n"), 1):
+    n = or_default(content.get("n"), 1)
+    if best_of is not None and (type(best_of) is not type(n) or best_of != n):
         raise ApiError(
             Code.UNSUPPORTED_FIELD, "best_of is not supported by this server, unless it equals n.", "best_of"
         )

@@ -1,7 +1,8 @@
 """Text and tokens of one model: the only module that imports `tokenizers`.
 
 Reads a converted model folder (config.json, tokenizer.json, tokenizer_config.json, generation_config.json,
-chat_template.jinja). Long texts are tokenised on threads; `tokenizers` releases the interpreter lock meanwhile.
+chat_template.jinja). Long texts are tokenised on threads, as a batch of one: for a batch `tokenizers` releases the
+interpreter lock, for a single text it does not.
 """
 
 import asyncio
@@ -23,6 +24,9 @@ INLINE_CHARACTERS_MAX = 1024
 
 ENCODER_THREADS = 2
 """Enough to keep one long text from delaying the next; workers need the other cores."""
+
+NORMALIZER_FACTOR = 4
+"""A normalizer may compose several characters of a text into one."""
 
 TOKENS_CACHED = 1 << 16
 """Token bytes kept: most of what a model ever writes, in some 10 MB."""
@@ -66,6 +70,9 @@ class ModelText:
             ends=self._ends(folder, config, tokenizer_config),
             has_template=self._template is not None,
         )
+        longest = max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)), default=1)
+        self.token_characters_max = longest * (1 if self._tokenizer.normalizer is None else NORMALIZER_FACTOR)
+        """A token stands for no more of a text."""
         self._threads = ThreadPoolExecutor(ENCODER_THREADS, thread_name_prefix="encode")
 
     def close(self) -> None:
@@ -75,7 +82,7 @@ class ModelText:
         """`add_special_tokens`: what the tokenizer puts around a text of its own accord, such as a begin token."""
 
         def work() -> list[int]:
-            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+            return self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
 
         return await self._away(work, len(text))
 
@@ -86,7 +93,7 @@ class ModelText:
 
         def work() -> list[int]:
             text = template.render(messages, add_generation_prompt=add_generation_prompt)
-            return self._tokenizer.encode(text, add_special_tokens=False).ids
+            return self._tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
 
         return await self._away(work, sum(len(message["content"]) for message in messages))
 

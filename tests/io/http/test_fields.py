@@ -246,3 +246,18 @@ def test_b80_what_would_change_the_answer_is_refused_by_name(content: dict[str, 
 )
 def test_b07_what_asks_for_nothing_is_accepted(content: dict[str, Any]) -> None:
     refuse_unsupported(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"min_tokens": 1_048_577}, "at most 1048576, not 1048577"),
+        ({"temperature": 2.5}, "at most 2, not 2.5"),
+        ({"temperature": 1e300}, "at most 2, not 1e+300"),
+        ({"seed": 2.0**64}, "must be an integer, not a number beyond 64 bits"),
+    ],
+)
+def test_figures_in_messages_are_those_that_were_sent(content: dict[str, Any], words: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        read_sampling(completion(**content), VOCABULARY)
+    assert words in caught.value.message

@@ -174,6 +174,22 @@ async def test_several_prompts_are_several_requests(
     assert texts == ["Hello world"] * 4
 
 
+@pytest.mark.parametrize(
+    ("prompt", "answers", "param", "words"),
+    [("a", 101, "n", "asks for 101 (n)"), (["a", "b", "c"], 34, "prompt", "34 (n) to each of 3 prompts")],
+)
+async def test_more_answers_than_there_are_places_for_are_no_reason_to_come_again(
+    client: httpx.AsyncClient, service: ScriptedService, prompt: Any, answers: int, param: str, words: str
+) -> None:
+    response = await post(client, COMPLETIONS, prompt=prompt, n=answers)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (400, "invalid_value", param)
+    assert words in error["message"]
+    assert "at most 100 answers" in error["message"]
+    assert "retry-after" not in response.headers
+    assert service.requests == []
+
+
 async def test_b07_editors_and_agents_are_understood(client: httpx.AsyncClient, service: ScriptedService) -> None:
     response = await post(
         client,

@@ -1,5 +1,6 @@
 """Tokens and text of a tiny byte-level model folder."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,21 @@ async def encode(text: ModelText, string: str) -> list[int]:
 async def test_long_texts_are_encoded_like_short_ones(text: ModelText) -> None:
     short = await encode(text, "hello world.\n")
     assert await encode(text, "hello world.\n" * 1000) == short * 1000
+
+
+@pytest.mark.anyio
+async def test_while_a_long_text_is_encoded_everything_else_goes_on(text: ModelText) -> None:
+    encoding = asyncio.create_task(encode(text, "hello world.\n" * 100_000))
+    turns = 0
+    while not encoding.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert len(await encoding) > 100_000
+    assert turns > 1000, "the event loop stood still: the interpreter lock was held"
+
+
+def test_no_token_stands_for_more_characters(text: ModelText) -> None:
+    assert text.token_characters_max == max(map(len, NAMES))
 
 
 @pytest.mark.anyio
