@@ -110,8 +110,12 @@ async def _live(spec: TrialSpec, machine: MachineFacts, on_ended: Callable[[int]
 
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await play_live(spec, machine, on_ended, lambda line: _tell({"said": line}))
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await play_live(spec, machine, on_ended, lambda line: _tell({"said": line}))
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)  # uvloop would leave it behind when it closes
 
 
 def _fail(line: str, code: int) -> int:
