@@ -9,8 +9,8 @@ from random import Random
 import attrs
 
 from lmpool.bench.load.counters import CacheCondition
-from lmpool.bench.trial.checks import problems
-from lmpool.bench.trial.evidence import Evidence, EvidenceError, read_evidence
+from lmpool.bench.trial.evidence import Evidence
+from lmpool.bench.trial.kept import put_aside, read_kept
 from lmpool.bench.trial.process import perform_trial
 from lmpool.bench.trial.spec import TrialSpec, Venue
 
@@ -146,7 +146,8 @@ def _run(spec: TrialSpec, folder: Path, trial: Trial, tell: Callable[[str], None
 
 
 def _run_once(spec: TrialSpec, folder: Path, trial: Trial, tell: Callable[[str], None]) -> Ran:
-    _put_aside(folder / trial.name)
+    if (folder / trial.name).exists():
+        put_aside(folder / trial.name, "failed")
     perform_trial(spec, folder / trial.name, folder / f"{trial.name}.log")
     ran = _read(folder, trial)
     if ran.problems:
@@ -155,19 +156,5 @@ def _run_once(spec: TrialSpec, folder: Path, trial: Trial, tell: Callable[[str],
 
 
 def _read(folder: Path, trial: Trial) -> Ran:
-    try:
-        evidence = read_evidence(folder / trial.name)
-    except EvidenceError as error:
-        log = folder / f"{trial.name}.log"
-        lines = log.read_text().splitlines() if log.exists() else []
-        return Ran(trial, None, (f"{error}; {lines[-1] if lines else 'it said nothing'}",))
-    return Ran(trial, evidence, problems(evidence))
-
-
-def _put_aside(folder: Path) -> None:
-    """What is not valid stays beside, under a name of its own."""
-    if folder.exists():
-        number = 1
-        while (aside := folder.with_name(f"{folder.name}.failed-{number}")).exists():
-            number += 1
-        folder.rename(aside)
+    kept = read_kept(folder / trial.name, folder / f"{trial.name}.log")
+    return Ran(trial, kept.evidence, kept.problems)

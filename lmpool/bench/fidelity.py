@@ -37,7 +37,6 @@ from lmpool.bench.fidelity_trials import (
     LOADS,
     FidelitySettings,
     Load,
-    Ran,
     exact_spec,
     loaded_spec,
     ran,
@@ -45,6 +44,7 @@ from lmpool.bench.fidelity_trials import (
     write_profile,
 )
 from lmpool.bench.random_llama import write_random_llama
+from lmpool.bench.trial.kept import Kept
 from lmpool.bench.trial.live import TINY_FORM, TINY_SEED
 from lmpool.bench.trial.spec import TINY, SpecError, TrialSpec, check_spec
 from lmpool.core.rates import Rates
@@ -196,11 +196,11 @@ def _timed_load(settings: FidelitySettings, load: Load, folder: Path, profile: s
     return timed(load.name, valid, virtual.evidence), faults
 
 
-def _ran(spec: TrialSpec, folder: Path, name: str) -> Ran:
+def _ran(spec: TrialSpec, folder: Path, name: str) -> Kept:
     return ran(spec, folder, name, lambda line: print(line, file=sys.stderr, flush=True))
 
 
-def _problems(name: str, trials: Sequence[Ran]) -> list[str]:
+def _problems(name: str, trials: Sequence[Kept]) -> list[str]:
     return [f"{name}: {problem}" for trial in trials for problem in trial.problems]
 
 

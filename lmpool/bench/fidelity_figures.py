@@ -7,7 +7,7 @@ import attrs
 from lmpool.bench.interval import Interval, interval
 from lmpool.bench.table import table_lines
 from lmpool.bench.trial.evidence import Evidence
-from lmpool.bench.trial.metrics import metrics
+from lmpool.bench.trial.metrics import gained, metrics
 from lmpool.core.explanation import request_word
 
 COUNTS = ("routed", "tokens_computed", "tokens_cached", "preemptions")
@@ -89,19 +89,12 @@ def _ranks(evidence: Evidence) -> dict[str, int]:
 
 
 def _of_ranks(live: Evidence, simulated: Evidence) -> Iterator[Difference]:
-    for rank, (one, other) in enumerate(zip(_gained(live), _gained(simulated), strict=True)):
+    of_live, of_simulated = ({name: gained(each.counters, name) for name in COUNTS} for each in (live, simulated))
+    for rank in range(len(live.counters.after.ranks)):
         for name in COUNTS:
-            if one[name] != other[name]:
-                yield Difference(f"rank {rank}", name.replace("_", " "), one[name], other[name])
-
-
-def _gained(evidence: Evidence) -> list[dict[str, int]]:
-    """By rank."""
-    before, after = evidence.counters.before.ranks, evidence.counters.after.ranks
-    return [
-        {name: int(getattr(new, name) - getattr(old, name)) for name in COUNTS}
-        for old, new in zip(before, after, strict=True)
-    ]
+            one, other = of_live[name][rank], of_simulated[name][rank]
+            if one != other:
+                yield Difference(f"rank {rank}", name.replace("_", " "), one, other)
 
 
 def timed(load: str, live: Sequence[Evidence], simulated: Evidence) -> list[Timed]:

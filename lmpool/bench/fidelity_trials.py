@@ -7,14 +7,12 @@ from pathlib import Path
 import attrs
 
 from lmpool.bench.load.counters import CacheCondition
-from lmpool.bench.trial.checks import problems
-from lmpool.bench.trial.evidence import Evidence, EvidenceError, read_evidence
+from lmpool.bench.locality import different_blocks
+from lmpool.bench.trial.kept import Kept, put_aside, read_kept
 from lmpool.bench.trial.process import perform_trial
 from lmpool.bench.trial.spec import TrialSpec, Venue
 from lmpool.bench.trial.workload import trial_trace
-from lmpool.core.prefix import split_chain
 from lmpool.core.rates import Rates
-from lmpool.sim.replay import make_prompts
 from lmpool.sim.step_time import RATE_NAMES
 from lmpool.sim.trace import Trace, prompt_lengths
 
@@ -59,17 +57,10 @@ SCARCE_REQUESTS = 3
 
 def pools(trace: Trace, block_size: int) -> dict[str, int]:
     """Blocks of a replica: for all that is ever asked and answered, for half of that, for a few of the longest."""
-    prompts = make_prompts(trace, block_size)
-    blocks: set[bytes] = set()
-    own = longest = 0
-    for number, (request, length) in enumerate(zip(trace.requests, prompt_lengths(trace), strict=True)):
-        chain = split_chain(prompts.chain(number, prompts.packed(number)))
-        blocks.update(chain)
-        whole = -(-(length + request.output_tokens) // block_size)
-        own += whole - len(chain)
-        longest = max(longest, whole)
+    lengths = zip(trace.requests, prompt_lengths(trace), strict=True)
+    longest = max(-(-(length + request.output_tokens) // block_size) for request, length in lengths)
     scarce = SCARCE_REQUESTS * longest + 2
-    roomy = max(len(blocks) + own + longest, scarce)
+    roomy = max(different_blocks(trace, range(len(trace.requests)), block_size) + longest, scarce)
     return {"roomy": roomy, "half": max(roomy // 2, scarce), "scarce": scarce}
 
 
@@ -123,34 +114,14 @@ def write_profile(path: Path, rates: Rates) -> None:
     path.write_text(json.dumps({f"{name}_ns": getattr(rates, name) for name in RATE_NAMES}, indent=1))
 
 
-@attrs.frozen
-class Ran:
-    evidence: Evidence | None
-    """None: it left none."""
-    problems: tuple[str, ...]
-
-
-def ran(spec: TrialSpec, folder: Path, name: str, tell: Callable[[str], None]) -> Ran:
+def ran(spec: TrialSpec, folder: Path, name: str, tell: Callable[[str], None]) -> Kept:
     """In a fresh process. What is in the folder already, valid and of the same spec, is not run again."""
     place, log = folder / name, folder / f"{name}.log"
-    found = _read(place, log)
+    found = read_kept(place, log)
     if found.evidence is not None and not found.problems and found.evidence.spec == spec:
         return found
-    number = 1
-    while place.exists():
-        aside = place.with_name(f"{name}.old-{number}")
-        if not aside.exists():
-            place.rename(aside)
-        number += 1
+    if place.exists():
+        put_aside(place, "old")
     tell(name)
     perform_trial(spec, place, log)
-    return _read(place, log)
-
-
-def _read(place: Path, log: Path) -> Ran:
-    try:
-        evidence = read_evidence(place)
-    except EvidenceError as error:
-        lines = log.read_text().splitlines() if log.exists() else []
-        return Ran(None, (f"{error}; {lines[-1] if lines else 'it said nothing'}",))
-    return Ran(evidence, problems(evidence))
+    return read_kept(place, log)

@@ -9,7 +9,7 @@ import asyncio
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import attrs
@@ -21,6 +21,7 @@ from lmpool.bench.load.figures import Bounds, Figures, figures
 from lmpool.bench.load.in_process import EngineEndpoint
 from lmpool.bench.load.player import Player
 from lmpool.bench.table import table_lines
+from lmpool.bench.trial.workload import first_turns
 from lmpool.core.ids import Nanos
 from lmpool.core.prefix import chain_length, split_chain
 from lmpool.core.route import POLICIES
@@ -29,7 +30,7 @@ from lmpool.io.engine import AsyncEngine
 from lmpool.io.settings.tree import PoolSettings
 from lmpool.sim.bounds import sharing
 from lmpool.sim.replay import make_prompts
-from lmpool.sim.trace import Trace, part_of, prompt_lengths, scaled, with_pauses
+from lmpool.sim.trace import Trace, prompt_lengths, scaled, with_pauses
 from lmpool.sim.workload import TURNS, make_workload
 
 BASELINE = "round-robin"
@@ -158,21 +159,21 @@ async def _drive(engine: AsyncEngine, trace: Trace, contents: RandomTokens) -> F
 def session_trace(sessions: int, turns: int, scale: float, seed: int) -> Trace:
     """The first turns of agent sessions."""
     made = make_workload("agent-sessions", sessions * TURNS, SESSIONS_PER_S, seed)
-    places: list[int] = []
-    for request in made.requests:
-        places.append(0 if request.continues is None else places[request.continues] + 1)
-    cut, _ = part_of(made, lambda number: places[number] < turns)
-    return with_pauses(scaled(cut, scale), PAUSES)
+    return with_pauses(scaled(first_turns(made, turns), scale), PAUSES)
 
 
 def blocks_at_end(trace: Trace, block_size: int) -> int:
     """Different blocks of all sessions at their last turn."""
-    prompts, lengths = make_prompts(trace, block_size), prompt_lengths(trace)
     ended = {request.continues for request in trace.requests}
-    last = [number for number in range(len(trace.requests)) if number not in ended]
+    return different_blocks(trace, [number for number in range(len(trace.requests)) if number not in ended], block_size)
+
+
+def different_blocks(trace: Trace, numbers: Iterable[int], block_size: int) -> int:
+    """Of these requests and their answers."""
+    prompts, lengths = make_prompts(trace, block_size), prompt_lengths(trace)
     blocks: set[bytes] = set()
     own = 0
-    for number in last:
+    for number in numbers:
         chain = prompts.chain(number, prompts.packed(number))
         blocks.update(split_chain(chain))
         tokens = lengths[number] + trace.requests[number].output_tokens

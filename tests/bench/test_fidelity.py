@@ -13,7 +13,6 @@ from lmpool.bench.fidelity_figures import exact_lines, exactness, timed, timed_l
 from lmpool.bench.fidelity_trials import (
     LOADS,
     FidelitySettings,
-    Ran,
     exact_spec,
     loaded_spec,
     pools,
@@ -21,6 +20,7 @@ from lmpool.bench.fidelity_trials import (
     write_profile,
 )
 from lmpool.bench.trial.evidence import Evidence, write_evidence
+from lmpool.bench.trial.kept import Kept
 from lmpool.bench.trial.simulated import simulate
 from lmpool.bench.trial.spec import TrialSpec, check_spec
 from lmpool.bench.trial.workload import trial_trace
@@ -172,8 +172,8 @@ def test_a_profile_is_what_the_simulator_reads(tmp_path: Path) -> None:
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Live runs are simulations too, so that everything is equal."""
 
-    def run(spec: TrialSpec, folder: Path, name: str) -> Ran:
-        return Ran(simulation(spec), ("late",) if name == "medium_live_2" else ())
+    def run(spec: TrialSpec, folder: Path, name: str) -> Kept:
+        return Kept(simulation(spec), ("late",) if name == "medium_live_2" else ())
 
     monkeypatch.setattr(fidelity, "_ran", run)
     turns = iter(range(100))

@@ -134,11 +134,5 @@ def append_entry(folder: Folder, entry: Entry) -> Folder:
     return attrs.evolve(folder, ledger=(*folder.ledger, entry))
 
 
-def put_aside(folder: Folder, trial: Trial, word: str) -> None:
-    number = len(folder.put_aside(trial, word)) + 1
-    place = folder.trial(trial)
-    place.rename(place.with_name(f"{place.name}.{word}-{number}"))
-
-
 def last_entries(ledger: Sequence[Entry]) -> dict[str, Entry]:
     return {entry.trial: entry for entry in ledger}

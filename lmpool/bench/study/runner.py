@@ -18,12 +18,12 @@ from lmpool.bench.study.folder import (
     append_entry,
     evidence_digest,
     last_entries,
-    put_aside,
 )
 from lmpool.bench.study.matrix import Trial, rungs, trial_spec
 from lmpool.bench.study.reading import cells_of, read_trials
 from lmpool.bench.trial.checks import problems
 from lmpool.bench.trial.evidence import EvidenceError, read_evidence
+from lmpool.bench.trial.kept import last_line, put_aside
 from lmpool.bench.trial.spec import TrialSpec
 
 ATTEMPTS = 2
@@ -102,12 +102,12 @@ def _found(folder: Folder, trial: Trial, spec: TrialSpec, tell: Tell) -> tuple[F
         raise StudyError(f"{trial.name} is not as it was when it ended: remove its folder to run it again")
     if faults is None:
         tell(f"{trial.name}: torn by an interruption, and run again")
-        put_aside(folder, trial, TORN)
+        put_aside(place, TORN)
         return folder, False
     attempt = len(folder.put_aside(trial, FAILED)) + 1
     folder = append_entry(folder, Entry(trial.name, attempt, not faults, 0.0, evidence_digest(place), faults))
     if faults:
-        put_aside(folder, trial, FAILED)
+        put_aside(place, FAILED)
     return folder, not faults
 
 
@@ -129,17 +129,12 @@ def _attempt(folder: Folder, trial: Trial, spec: TrialSpec, perform: Perform, at
     seconds = time.monotonic() - began
     faults = found_faults(place, spec) if place.exists() else None
     if faults is None:
-        faults = (f"it left no evidence (exit code {code}): {_last_line(log)}",)
+        faults = (f"it left no evidence (exit code {code}): {last_line(log)}",)
         place.mkdir(exist_ok=True)
     entry = Entry(trial.name, attempt, not faults, round(seconds, 3), evidence_digest(place), faults)
     if faults:
         log.rename(place / LOG)
-        put_aside(folder, trial, FAILED)
+        put_aside(place, FAILED)
     else:
         log.unlink()
     return append_entry(folder, entry), not faults
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")

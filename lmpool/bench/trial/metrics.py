@@ -117,7 +117,7 @@ def _counts(evidence: Evidence) -> dict[str, float]:
     return {
         "computed_tokens": after.asked - before.asked - cached,
         "cached_tokens": cached,
-        "preemptions": sum(_gained(counters, "preemptions")),
+        "preemptions": sum(gained(counters, "preemptions")),
         "transfers": _published(counters.after) - _published(counters.before),
         "transferred_blocks": counters.after.transfers.blocks - counters.before.transfers.blocks,
         "fetched_routes": sum(decision.reason == FETCHED for decision in evidence.decisions),
@@ -125,14 +125,14 @@ def _counts(evidence: Evidence) -> dict[str, float]:
     }
 
 
-def _gained(counters: CountersRead, name: str) -> list[int]:
+def gained(counters: CountersRead, name: str) -> list[int]:
     """By rank."""
     ranks = zip(counters.before.ranks, counters.after.ranks, strict=True)
     return [getattr(after, name) - getattr(before, name) for before, after in ranks]
 
 
 def _by_rank(counters: CountersRead) -> dict[str, float]:
-    return {f"routed_{rank}": count for rank, count in enumerate(_gained(counters, "routed"))}
+    return {f"routed_{rank}": count for rank, count in enumerate(gained(counters, "routed"))}
 
 
 def _published(state: StateReported) -> int:

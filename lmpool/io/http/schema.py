@@ -21,6 +21,9 @@ PROMPTS_MAX = 1024
 MESSAGES_MAX = 65_536
 """Each takes a few tokens of the context, so a longer chat fits no model."""
 
+TOKENIZED_CHARACTERS_MAX = 1 << 22
+"""Of a text, or all messages: some seconds of one thread, of which there are few."""
+
 OUTPUT_TOKENS_DEFAULT = 16
 """Of a completion without `max_tokens`, as in OpenAI's API; a chat has what is left of the context."""
 
@@ -81,7 +84,7 @@ CHAT_FIELDS = (
 
 TOKENIZE_FIELDS = (
     Field("model", Kind.TEXT, 1, None, "the served model", "A name that /v1/models lists."),
-    Field("prompt", Kind.TEXT, 0, None, "none", "A text; either this or messages."),
+    Field("prompt", Kind.TEXT, 0, TOKENIZED_CHARACTERS_MAX, "none", "A text; either this or messages."),
     Field("messages", Kind.MESSAGES, 1, MESSAGES_MAX, "none", "A chat, as it would be asked."),
     Field("add_special_tokens", Kind.FLAG, None, None, "true", "What the tokenizer adds to a text of its own accord."),
     Field("add_generation_prompt", Kind.FLAG, None, None, "true", "The begin of an answer after a chat."),

@@ -5,15 +5,12 @@ from starlette.responses import Response
 
 from lmpool.io.http.connection import read_object
 from lmpool.io.http.errors import ApiError, Code
-from lmpool.io.http.fields import Body, Field, missing, wrong_value
+from lmpool.io.http.fields import Body, Field, check_length, missing
 from lmpool.io.http.inspection import json_response
 from lmpool.io.http.prompts import read_messages, require_template
 from lmpool.io.http.schema import DETOKENIZE_FIELDS, TOKENIZE_FIELDS
 from lmpool.io.http.service import Context, served_name
 from lmpool.io.text.template import ChatError
-
-CHARACTERS_MAX = 1 << 22
-"""Some seconds of one thread, of which there are few."""
 
 
 class Tokens:
@@ -51,21 +48,15 @@ class Tokens:
         if prompt is not None:
             if body.has("messages"):
                 raise ApiError(Code.INVALID_VALUE, "Either prompt or messages, not both.", "messages")
-            _check_length("prompt", len(prompt))
             return await text.encode(prompt, add_special_tokens=body.flag("add_special_tokens", default=True))
         if not body.has("messages"):
             missing("prompt", body.field("prompt").kind)
         require_template(text.facts)
         messages = read_messages(body)
-        _check_length("messages", sum(len(message["content"]) for message in messages))
+        characters = sum(len(message["content"]) for message in messages)
+        check_length(body.field("prompt"), characters, "messages", "characters")
         try:
             begins_answer = body.flag("add_generation_prompt", default=True)
             return await text.encode_chat(messages, add_generation_prompt=begins_answer)
         except ChatError as error:
             raise ApiError(Code.INVALID_VALUE, f"The chat template refuses: {error}", "messages") from error
-
-
-def _check_length(field: str, characters: int) -> None:
-    """Raises ApiError."""
-    if characters > CHARACTERS_MAX:
-        wrong_value(field, f"must have at most {CHARACTERS_MAX} characters, not {characters}")

@@ -9,6 +9,7 @@ import pytest
 from lmpool.core.limits import DECISIONS_KEPT
 from lmpool.io.http.app import Application
 from lmpool.io.http.keys import Client, Keys
+from lmpool.io.http.schema import TOKENIZED_CHARACTERS_MAX
 from tests.io.http.scripted import ScriptedService, application, client_of
 from tests.model_folder import IM_END, IM_START, tiny_vocabulary
 from tests.specs.tables import read_rows
@@ -74,6 +75,15 @@ async def test_texts_are_tokenized_and_back(client: httpx.AsyncClient) -> None:
     assert document["max_model_len"] == 4096
     assert (await client.post("/detokenize", json={"tokens": document["tokens"]})).json() == {"prompt": text}
     assert (await client.post("/tokenize", json={"prompt": ""})).json()["tokens"] == []
+
+
+async def test_a_text_that_takes_too_long_to_tokenize_is_refused_in_both_forms(tmp_path: Path) -> None:
+    text = "a" * (TOKENIZED_CHARACTERS_MAX + 1)
+    async with client_of(application(tmp_path, ScriptedService(), body_bytes_max=2 * len(text))) as client:
+        for field, value in (("prompt", text), ("messages", [{"role": "user", "content": text}])):
+            error = (await client.post("/tokenize", json={field: value})).json()["error"]
+            assert (error["code"], error["param"]) == ("invalid_value", field)
+            assert f"at most {TOKENIZED_CHARACTERS_MAX} characters, not {len(text)}" in error["message"]
 
 
 async def test_chats_are_tokenized_as_they_would_be_asked(client: httpx.AsyncClient) -> None:
