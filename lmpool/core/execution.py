@@ -125,6 +125,8 @@ class Execution:
 
     def plan(self, now: Nanos) -> BatchPlan | None:
         """The next step, or None if there is nothing to compute. Preempts where blocks are short."""
+        if self.schedule.is_idle:
+            return None
         decision = self._decide()
         if not self.schedule.decoding and not decision.decodes and not decision.prefills:
             return None

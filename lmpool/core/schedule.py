@@ -64,6 +64,11 @@ class Schedule:
         return tuple(self._decoding)
 
     @property
+    def is_idle(self) -> bool:
+        """Nobody runs or waits."""
+        return not self._running and not self._queue
+
+    @property
     def waiting(self) -> int:
         return len(self._queue)
 
