@@ -98,8 +98,13 @@ class Attack:
     async def run(self, inputs: int) -> None:
         """So many inputs, a quarter of them to each kind of socket."""
 
+        is_over = False
+
         def visit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self._visitors.put_nowait((reader, writer))
+            if is_over:
+                writer.close()
+            else:
+                self._visitors.put_nowait((reader, writer))
 
         server = await asyncio.start_unix_server(visit, self._stranger)
         try:
@@ -111,8 +116,11 @@ class Attack:
                 self._until("ingress", inputs - 3 * share, self._attack_ingress),
             )
         finally:
+            is_over = True
             server.close()
             os.unlink(self._stranger)
+            while not self._visitors.empty():
+                self._visitors.get_nowait()[1].close()
 
     async def _until(self, name: str, inputs: int, attack: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while self._figures.inputs[name] < inputs:

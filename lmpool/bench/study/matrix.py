@@ -78,7 +78,7 @@ def trial_spec(plan: Plan, trial: Trial, venue: Venue) -> TrialSpec:
     """All arms of a repetition have the same seed. Raises TraceError."""
     workload = next(one for one in plan.workload if one.name == trial.point.workload)
     spec = bare_spec(plan, workload, trial.point.rate, trial.arm, trial.repetition, venue)
-    return attrs.evolve(spec, kv_blocks=_kv_blocks(plan, trial.point.budget, spec))
+    return attrs.evolve(spec, kv_blocks=_kv_blocks(plan, workload, trial.point.budget, spec))
 
 
 def bare_spec(plan: Plan, workload: WorkloadPlan, rate: float, arm: str, repetition: int, venue: Venue) -> TrialSpec:
@@ -117,15 +117,14 @@ def bare_spec(plan: Plan, workload: WorkloadPlan, rate: float, arm: str, repetit
 def is_planned(plan: Plan, trial: Trial, venue: Venue, spec: TrialSpec) -> bool:
     """From the plan alone: how many blocks a share comes to is not asked of the workload again."""
     workload = next(one for one in plan.workload if one.name == trial.point.workload)
-    blocks = spec.kv_blocks if plan.budget.shares else round(trial.point.budget)
+    blocks = spec.kv_blocks if plan.budget.shares else round(trial.point.budget * workload.budget_factor)
     bare = bare_spec(plan, workload, trial.point.rate, trial.arm, trial.repetition, venue)
     return spec == attrs.evolve(bare, kv_blocks=blocks)
 
 
-def _kv_blocks(plan: Plan, budget: float, spec: TrialSpec) -> int:
-    if not plan.budget.shares:
-        return round(budget)
-    return math.ceil(budget * _blocks_at_end(_sizes(spec)))
+def _kv_blocks(plan: Plan, workload: WorkloadPlan, budget: float, spec: TrialSpec) -> int:
+    own = budget * workload.budget_factor
+    return math.ceil(own * _blocks_at_end(_sizes(spec))) if plan.budget.shares else round(own)
 
 
 def _sizes(spec: TrialSpec) -> TrialSpec:

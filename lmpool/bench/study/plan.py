@@ -23,6 +23,8 @@ class WorkloadPlan:
     """Of each session. None: all."""
     in_flight: int | None = None
     """None: as the workload has it."""
+    budget_factor: float = 1.0
+    """Times every KV budget of the plan."""
 
 
 @attrs.frozen

@@ -84,8 +84,8 @@ def _workloads_fault(workloads: Sequence[WorkloadPlan]) -> str | None:
     for workload in workloads:
         if workload.name not in WORKLOADS and not workload.name.endswith(".jsonl"):
             return f"workload {workload.name!r}: neither a trace (.jsonl) nor one of {', '.join(WORKLOADS)}"
-        if workload.requests < 1 or workload.scale <= 0 or workload.pauses < 0:
-            return f"workload {workload.name}: requests and scale are more than 0, pauses at least 0"
+        if workload.requests < 1 or min(workload.scale, workload.budget_factor) <= 0 or workload.pauses < 0:
+            return f"workload {workload.name}: requests, scale and budget_factor are more than 0, pauses at least 0"
         if not workload.rates or min(workload.rates) <= 0 or list(workload.rates) != sorted(set(workload.rates)):
             return f"workload {workload.name}: rates are more than 0 and rise"
     return _twice("workloads", [workload.name for workload in workloads])

@@ -33,7 +33,7 @@ def budget_text(plan: Plan, budget: float) -> str:
 
 def point_title(plan: Plan, point: PointReport) -> str:
     blocks = ""
-    if point.kv_blocks and plan.budget.shares:
+    if point.kv_blocks and set(point.kv_blocks) != {point.budget}:
         least, most = point.kv_blocks[0], point.kv_blocks[-1]
         blocks = f" ({least:,})" if least == most else f" ({least:,} to {most:,})"
     return f"{point.workload}, KV budget {budget_text(plan, point.budget)}{blocks}, load {point.rate:g}"

@@ -1,6 +1,8 @@
 from collections import Counter
 
-from lmpool.bench.study.matrix import matrix, trial_spec
+import pytest
+
+from lmpool.bench.study.matrix import is_planned, matrix, trial_spec
 from lmpool.bench.study.plan_text import parse_plan
 from lmpool.bench.trial.spec import Venue
 from tests.bench.study.made import PLAN
@@ -54,3 +56,23 @@ def test_the_same_plan_runs_in_either_venue() -> None:
     assert (live.model, live.rates) == ("tiny", None)
     assert (simulated.model, simulated.rates) == (None, plan.system.rates)
     assert (live.seed, live.kv_blocks, live.requests) == (simulated.seed, simulated.kv_blocks, simulated.requests)
+
+
+@pytest.mark.parametrize(
+    ("budget", "own"),
+    [("blocks = [100, 200]", {25, 50}), ("shares = [0.5, 1.0]", None)],
+)
+def test_a_workload_may_have_its_own_part_of_the_budget(budget: str, own: set[int] | None) -> None:
+    text = PLAN.replace("blocks = [100, 200]", budget)
+    whole, part = (
+        parse_plan(each.encode(), "plan")
+        for each in (text, text.replace("[budget]", "budget_factor = 0.25\n\n[budget]"))
+    )
+    found = {trial_spec(part, trial, Venue.SIMULATOR).kv_blocks for trial in matrix(part)}
+    all_of_it = {trial_spec(whole, trial, Venue.SIMULATOR).kv_blocks for trial in matrix(whole)}
+    assert own is None or found == own
+    assert max(found) - 1 < max(all_of_it) / 4 <= max(found)
+    for trial in matrix(part):
+        spec = trial_spec(part, trial, Venue.SIMULATOR)
+        assert is_planned(part, trial, Venue.SIMULATOR, spec)
+        assert part.budget.shares or not is_planned(whole, trial, Venue.SIMULATOR, spec)
