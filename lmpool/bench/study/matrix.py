@@ -117,7 +117,7 @@ def bare_spec(plan: Plan, workload: WorkloadPlan, rate: float, arm: str, repetit
 def is_planned(plan: Plan, trial: Trial, venue: Venue, spec: TrialSpec) -> bool:
     """From the plan alone: how many blocks a share comes to is not asked of the workload again."""
     workload = next(one for one in plan.workload if one.name == trial.point.workload)
-    blocks = spec.kv_blocks if plan.budget.shares else round(trial.point.budget * workload.budget_factor)
+    blocks = spec.kv_blocks if plan.budget.shares else _kv_blocks(plan, workload, trial.point.budget, spec)
     bare = bare_spec(plan, workload, trial.point.rate, trial.arm, trial.repetition, venue)
     return spec == attrs.evolve(bare, kv_blocks=blocks)
 
