@@ -27,12 +27,19 @@ def refusal(name: str, why: str) -> ReplicaError:
     return ReplicaError(f"{name} cannot be served: {why}", SERVED)
 
 
+def told(error: Exception) -> str:
+    """In one line what transformers says of a file: its checks raise errors of many kinds, some with a title line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
+    return text if isinstance(error, ValueError | OSError) and text else f"{type(error).__name__}: {text}"
+
+
 def read_config(folder: Path) -> Any:
     """The transformers configuration of a model folder. Raises ReplicaError."""
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (ValueError, KeyError, OSError) as error:
-        raise refusal(str(folder), f"its config.json cannot be read: {str(error).splitlines()[0]}") from error
+    except Exception as error:
+        raise refusal(str(folder), f"its config.json cannot be read: {told(error)}") from error
 
 
 def check_config(config: Any) -> None:

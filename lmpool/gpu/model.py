@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from lmpool.core.ids import BlockId, Slot
 from lmpool.core.plan import ReplicaError, Row
-from lmpool.gpu.architecture import check_config, context_limit, layer_windows, read_config, refusal
+from lmpool.gpu.architecture import check_config, context_limit, layer_windows, read_config, refusal, told
 from lmpool.gpu.attention import NAME, register
 from lmpool.gpu.kv_pool import BlockShape, KVPool, allocate_cpu_pool, allocate_cuda_pool
 from lmpool.gpu.layout import StepLayout, StepTensors, Workspace
@@ -107,8 +107,8 @@ def _loaded(folder: Path, config: Any, dtype: torch.dtype, device: torch.device)
         )
     except torch.cuda.OutOfMemoryError as error:
         raise ReplicaError(f"{device} has no room for the weights of {folder}", "use a smaller model") from error
-    except (ValueError, KeyError, OSError, ImportError) as error:
-        raise refusal(str(folder), str(error).splitlines()[0]) from error
+    except Exception as error:
+        raise refusal(str(folder), told(error)) from error
     return model.eval().requires_grad_(False)
 
 

@@ -67,6 +67,29 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
         load_decoder(tmp_path, torch.float32, torch.device("cpu"), lambda line: None)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("hidden_size", "many"), ("num_attention_heads", 0), ("rope_parameters", 7), ("dtype", "x")]
+)
+def test_a_configuration_of_the_wrong_kind_is_refused_and_names_the_field(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    LlamaConfig(**SHAPE).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {field: value}))
+    with pytest.raises(ReplicaError, match="cannot be served") as raised:
+        load_decoder(tmp_path, torch.float32, torch.device("cpu"), lambda line: None)
+    assert "\n" not in str(raised.value)
+
+
+def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
+    AutoModelForCausalLM.from_config(LlamaConfig(**SHAPE)).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    fields = json.loads(file.read_text())
+    file.write_text(json.dumps(fields | {"vocab_size": fields["vocab_size"] + 7}))
+    with pytest.raises(ReplicaError, match="cannot be served"):
+        load_decoder(tmp_path, torch.float32, torch.device("cpu"), lambda line: None)
+
+
 def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
     config = MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=4)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)

@@ -3,11 +3,11 @@
 A folder is written beside its place and renamed, so that it is whole or absent. Figures are made from it alone.
 """
 
-import gzip
 import json
 import os
 import shutil
 from hashlib import sha256
+from math import floor, log10
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,12 +22,14 @@ from lmpool.sim.bounds import Sharing
 
 SPEC, WORKLOAD, COUNTERS = "spec.json", "workload.json", "counters.json"
 SETTINGS, MACHINE, OUTCOME = "settings.json", "machine.json", "outcome.json"
-REQUESTS, DECISIONS = "requests.jsonl.gz", "decisions.jsonl.gz"
+REQUESTS, DECISIONS = "requests.jsonl", "decisions.jsonl"
 DIGESTS = "digests.json"
 FILES = (SPEC, WORKLOAD, REQUESTS, DECISIONS, COUNTERS, SETTINGS, MACHINE, OUTCOME)
 """All but the digests, which are of these."""
 OF_THE_HOUR = (MACHINE, OUTCOME, DIGESTS)
 """What differs between two simulations of one spec."""
+COST_DIGITS = 5
+"""Of the greatest term or cost of a decision in the log: more than a prediction is worth, and digits fill studies."""
 
 Record = TypeVar("Record")
 
@@ -101,7 +103,8 @@ class Evidence:
     requests: tuple[Measured, ...]
     """In the order of the trace; moments count from the begin of the run."""
     decisions: tuple[Decision, ...]
-    """In the order of control, with all terms; of the measured requests, with the moments of control's own clock."""
+    """In the order of control, with all terms, which files keep to `COST_DIGITS`; of the measured requests, with the
+    moments of control's own clock."""
     counters: CountersRead
     settings: dict[str, Any]
     """As resolved: by section live, of the rack in the simulator."""
@@ -137,7 +140,7 @@ def _files(evidence: Evidence) -> dict[str, bytes]:
         SPEC: spec_text(evidence.spec).encode(),
         WORKLOAD: _record(evidence.workload),
         REQUESTS: _lines(evidence.requests),
-        DECISIONS: _lines(evidence.decisions),
+        DECISIONS: _lines(tuple(map(_to_digits, evidence.decisions))),
         COUNTERS: _record(evidence.counters),
         SETTINGS: _document(evidence.settings),
         MACHINE: _record(evidence.machine),
@@ -154,9 +157,23 @@ def _document(value: Any) -> bytes:
 
 
 def _lines(records: tuple[object, ...]) -> bytes:
-    """Without a date, so that equal records have equal bytes."""
+    """Not compressed: a whole study is, many times better than each file of it."""
     lines = [json.dumps(CONVERTER.unstructure(record), separators=(",", ":"), allow_nan=False) for record in records]
-    return gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0)
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _to_digits(decision: Decision) -> Decision:
+    """All terms and costs to one decimal place, at which the greatest of them has `COST_DIGITS`."""
+    values = [value for one in decision.candidates for value in (*one.terms, one.cost)]
+    greatest = max(map(abs, values), default=0.0)
+    if not greatest:
+        return decision
+    places = COST_DIGITS - 1 - floor(log10(greatest))
+    candidates = tuple(
+        attrs.evolve(one, terms=tuple(round(term, places) for term in one.terms), cost=round(one.cost, places))
+        for one in decision.candidates
+    )
+    return attrs.evolve(decision, candidates=candidates)
 
 
 def read_evidence(folder: Path) -> Evidence:
@@ -206,11 +223,7 @@ def _parsed(folder: Path, name: str, kind: type[Record], content: bytes) -> Reco
 
 
 def _each(folder: Path, name: str, kind: type[Record], content: bytes) -> tuple[Record, ...]:
-    try:
-        lines = gzip.decompress(content).splitlines()
-    except (OSError, EOFError) as error:
-        raise EvidenceError(f"{folder / name} is no gzip file: {error}") from error
-    return tuple([_parsed(folder, name, kind, line) for line in lines])
+    return tuple([_parsed(folder, name, kind, line) for line in content.splitlines()])
 
 
 def _object(folder: Path, name: str, content: bytes) -> dict[str, Any]:
