@@ -16,7 +16,12 @@ from tests.specs.tables import SPECS, read_rows
 KEPT = SPECS / "evidence"
 SUFFIX = ".tar.xz"
 KEYS = ("workload", "budget", "load", "arm", "metric")
-TABLES = (("five-arms", "Five arms"), ("residency", "Residency"), ("routing-matrix", "Routing matrix, live"))
+TABLES = (
+    ("five-arms", "Five arms"),
+    ("residency", "Residency"),
+    ("routing-matrix", "Routing matrix, live"),
+    ("routing-matrix-simulator", "Routing matrix, simulated"),
+)
 NAMES = sorted(file.name.removesuffix(SUFFIX) for file in KEPT.glob(f"*{SUFFIX}"))
 
 
