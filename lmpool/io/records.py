@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar, get_args, get_origin
 import attrs
 from cattrs import BaseValidationError, Converter, transform_error
 from cattrs.gen import make_dict_structure_fn
+from cattrs.v import format_exception
 
 Structure: TypeAlias = Callable[[Any, Any], Any]
 
@@ -56,7 +57,10 @@ def _exactly(leaf: type[_Leaf]) -> Structure:
 def _structure_enum(value: object, enum: type[Enum]) -> Enum:
     if type(value) is not str:
         raise TypeError(f"expected the value of a {enum.__name__}, got {type(value).__name__}")
-    return enum(value)
+    try:
+        return enum(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is none of {', '.join(str(member.value) for member in enum)}") from None
 
 
 def unstructure_float(value: float) -> float | str:
@@ -231,4 +235,11 @@ def strict_converter() -> Converter:
 
 def explain(error: BaseValidationError) -> str:
     """Where in the record, and what was wrong: the first three faults."""
-    return "; ".join(transform_error(error)[:3])
+    return "; ".join(transform_error(error, format_exception=_said)[:3])
+
+
+def _said(error: BaseException, kind: type | None) -> str:
+    """Hooks say what they expect in words of JSON; the library would name the Python type."""
+    if isinstance(error, TypeError | ValueError):
+        return str(error)
+    return format_exception(error, kind)

@@ -89,7 +89,10 @@ def read_profile(path: Path) -> Rates:
     try:
         profile = json.loads(path.read_text())
         rates = Rates(**{name: float(profile[f"{name}_ns"]) for name in RATE_NAMES})
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        known = ", ".join(ACCELERATORS)
+        raise StepTimeError(f"{path} is no file that can be read ({error.strerror}), and none of {known}") from error
+    except (ValueError, KeyError, TypeError) as error:
         needed = ", ".join(f"{name}_ns" for name in RATE_NAMES)
         raise StepTimeError(f"{path} is no profile: {error!r}; it needs the numbers {needed}") from error
     if min(attrs.astuple(rates)) < 0 or rates.step <= 0:

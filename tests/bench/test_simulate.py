@@ -149,7 +149,7 @@ def test_a_request_that_fits_no_rank_is_counted_and_fails_the_command(capsys: py
         ([str(EXCERPT), "--policy", "best"], "argument --policy: invalid choice: 'best'"),
         ([str(EXCERPT), "--start", "200"], "no request from number 200 on"),
         ([str(EXCERPT), *SMALL, "--policy", "default", "--plot", "figures.bmp"], "should end in .png, .svg, .pdf"),
-        ([str(EXCERPT), "--profile", "/nowhere"], "/nowhere is no profile"),
+        ([str(EXCERPT), "--profile", "/nowhere"], "/nowhere is no file that can be read"),
         ([str(EXCERPT), *SMALL, "--policy", "default", "--json", "/nowhere/figures.json"], "/nowhere/figures.json"),
     ],
 )

@@ -14,7 +14,7 @@ from lmpool.bench.load.schema import json_schema
 from lmpool.bench.study.decisions import join, passed_over_lines
 from lmpool.bench.study.figures import PlotError, check_plots, drawn, pictures
 from lmpool.bench.study.folder import Folder, StudyError, begin_folder, open_folder
-from lmpool.bench.study.matrix import matrix, points, trial_spec
+from lmpool.bench.study.matrix import matrix, misfit, points, trial_spec
 from lmpool.bench.study.pack import PACKED_MAX, opened, pack
 from lmpool.bench.study.page import html_page
 from lmpool.bench.study.plan import Plan
@@ -26,7 +26,9 @@ from lmpool.bench.study.summary import summary_lines
 from lmpool.bench.table import table_lines
 from lmpool.bench.trial.evidence import EvidenceError, read_evidence
 from lmpool.bench.trial.process import perform_trial
+from lmpool.bench.trial.simulated import rates_named
 from lmpool.bench.trial.spec import SpecError, Venue
+from lmpool.sim.step_time import StepTimeError
 from lmpool.sim.trace import TraceError
 
 INVALID_CODE, INTERRUPTED_CODE = 1, 130
@@ -59,10 +61,12 @@ def main(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(arguments)
     try:
         return int(given.act(given))
-    except (PlanError, PlotError, TraceError, SpecError) as error:
+    except (PlanError, PlotError, StepTimeError, TraceError, SpecError) as error:
         return _fail(str(error), USAGE_CODE)
-    except (StudyError, EvidenceError, ReportError, OSError) as error:
+    except (StudyError, EvidenceError, ReportError) as error:
         return _fail(str(error), INVALID_CODE)
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), INVALID_CODE)
     except KeyboardInterrupt:
         go_on = f"; the same command goes on from here: {given.out}" if "out" in given else ""
         return _fail(f"interrupted{go_on}", INTERRUPTED_CODE)
@@ -124,6 +128,11 @@ def _run(given: argparse.Namespace) -> int:
     data = plan_bytes(given.plan)
     plan = parse_plan(data, given.plan)
     venue = plan.venue if given.venue is None else Venue(given.venue)
+    if venue is Venue.SIMULATOR:
+        rates_named(plan.system.rates)
+    wrong = misfit(plan, venue)
+    if wrong is not None:
+        return _fail(f"{given.plan}: {wrong}", USAGE_CODE)
     if given.dry_run:
         print("\n".join(_dry_lines(plan, venue, given.out)))
         return 0

@@ -74,7 +74,11 @@ def _metric_picture(report: StudyReport, plan: Plan, metric: str, *, is_ratio: b
     )
     if metric == "reuse" and not is_ratio:
         about += "; dashed: what the trace itself allows"
-    panels = _panels(report, plan)
+    panels = [
+        panel
+        for panel in _panels(report, plan)
+        if any(_value(point, arm, metric, is_ratio=is_ratio) for point in panel.points for arm in plan.arms)
+    ]
     return Picture(
         f"{metric}_ratio" if is_ratio else metric,
         f"{about}. Bars are 95 % intervals.",

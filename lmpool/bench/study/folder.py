@@ -7,7 +7,8 @@ ledger.jsonl    trials as they ended, with the digest of their evidence
 """
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from lmpool.io.records import explain, strict_converter
 
 PLAN, STUDY, TRIALS, LEDGER = "plan.toml", "study.json", "trials", "ledger.jsonl"
 FAILED, TORN, LOG = "failed", "torn", "log.txt"
+ASIDE = re.compile(rf"\.({FAILED}-\d+|{TORN}-\d+|{re.escape(LOG)})$")
+"""Behind the name of a trial: what is not its evidence."""
 
 
 class StudyError(Exception):
@@ -62,6 +65,11 @@ class Folder:
     def put_aside(self, trial: Trial, word: str) -> list[Path]:
         """Of a trial: what failed, or was torn."""
         return sorted((self.path / TRIALS).glob(f"{trial.name}.{word}-*"))
+
+    def foreign(self, names: Collection[str]) -> list[str]:
+        """What lies among the trials and is of none of these."""
+        there = [path.name for path in (self.path / TRIALS).glob("[!.]*")]
+        return sorted(name for name in there if ASIDE.sub("", name) not in names)
 
 
 def digest(data: bytes) -> str:

@@ -16,6 +16,7 @@ from lmpool.bench.locality import blocks_at_end
 from lmpool.bench.study.plan import Plan, WorkloadPlan
 from lmpool.bench.trial.spec import Placement, TrialSpec, Venue, arm_named
 from lmpool.bench.trial.workload import trial_trace
+from lmpool.sim.trace import prompt_lengths
 
 
 @attrs.frozen
@@ -122,6 +123,19 @@ def is_planned(plan: Plan, trial: Trial, venue: Venue, spec: TrialSpec) -> bool:
     return spec == attrs.evolve(bare, kv_blocks=blocks)
 
 
+def misfit(plan: Plan, venue: Venue) -> str | None:
+    """Which budget is too small for the longest request of its workload. Raises TraceError."""
+    for trial in dict.fromkeys(attrs.evolve(trial, arm=plan.baseline) for trial in matrix(plan)):
+        spec = trial_spec(plan, trial, venue)
+        longest = _longest(_sizes(attrs.evolve(spec, kv_blocks=1)))
+        if longest > spec.kv_blocks * spec.block_size:
+            return (
+                f"budget {trial.point.budget:g}: {spec.kv_blocks:,} blocks of {spec.block_size} tokens do not hold the "
+                f"longest request of {trial.point.workload}, which has {longest:,} with its answer"
+            )
+    return None
+
+
 def _kv_blocks(plan: Plan, workload: WorkloadPlan, budget: float, spec: TrialSpec) -> int:
     own = budget * workload.budget_factor
     return math.ceil(own * _blocks_at_end(_sizes(spec))) if plan.budget.shares else round(own)
@@ -135,3 +149,11 @@ def _sizes(spec: TrialSpec) -> TrialSpec:
 @lru_cache(maxsize=256)
 def _blocks_at_end(spec: TrialSpec) -> int:
     return blocks_at_end(trial_trace(spec), spec.block_size)
+
+
+@lru_cache(maxsize=256)
+def _longest(spec: TrialSpec) -> int:
+    """Tokens of a prompt and all of its answer but the last token, whose keys and values nobody needs."""
+    trace = trial_trace(spec)
+    lengths = prompt_lengths(trace)
+    return max(length + one.output_tokens - 1 for length, one in zip(lengths, trace.requests, strict=True))

@@ -1,8 +1,10 @@
 """A plan as text (TOML): read strictly, and refused with one line."""
 
+import math
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cattrs import BaseValidationError
 
@@ -16,6 +18,9 @@ from lmpool.sim.workload import WORKLOADS
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 SCHEMA = 1
 """Rises with every change of a field's meaning."""
+TRIALS_MAX = 10_000
+"""Each is a process and a folder."""
+SHARE_MAX, BLOCKS_MAX = 1_000, 1 << 32
 
 
 class PlanError(Exception):
@@ -31,10 +36,19 @@ def parse_plan(data: bytes, source: str) -> Plan:
         raise PlanError(f"{source}: no TOML: {error}") from error
     except BaseValidationError as error:
         raise PlanError(f"{source}: {explain(error)}") from error
-    wrong = next((said for said in _faults(plan) if said), None)
+    wrong = _empty_list(fields) or next((said for said in _faults(plan) if said), None)
     if wrong is not None:
         raise PlanError(f"{source}: {wrong}")
     return plan
+
+
+def _empty_list(fields: Mapping[str, Any]) -> str | None:
+    """A rule without a list is about everything, so an empty one says nothing."""
+    for rule in fields.get("rule", ()):
+        empty = [key for key, value in rule.items() if value == []]
+        if empty:
+            return f"rule {rule['name']!r}: {empty[0]} is empty; without it the rule holds everywhere"
+    return None
 
 
 def _faults(plan: Plan) -> Sequence[str | None]:
@@ -46,8 +60,8 @@ def _faults(plan: Plan) -> Sequence[str | None]:
         None if plan.schema == SCHEMA else f"schema {plan.schema}: this version reads {SCHEMA}",
         None if NAME.fullmatch(plan.name) else f"name {plan.name!r}: small letters, digits, dots and dashes",
         None if plan.repetitions >= 1 else "repetitions: at least 1",
-        _workloads_fault(plan.workload) or _specs_fault(plan),
-        _budgets_fault(plan.budget),
+        _workloads_fault(plan.workload) or _budgets_fault(plan.budget) or _size_fault(plan) or _specs_fault(plan),
+        _goodput_fault(plan),
         next((said for rule in plan.rule if (said := _rule_fault(plan, rule))), None),
         _twice("rule names", [rule.name for rule in plan.rule]),
         _metrics_fault("sweep.metric", (plan.sweep.metric,)) if plan.sweep else None,
@@ -60,7 +74,21 @@ def _twice(what: str, values: Sequence[object]) -> str | None:
     return None if twice is None else f"{what}: {twice} stands twice"
 
 
+def _size_fault(plan: Plan) -> str | None:
+    points = sum(len(workload.rates) for workload in plan.workload) * len(plan.budget.values)
+    trials = points * len(plan.arms) * plan.repetitions
+    return None if trials <= TRIALS_MAX else f"{trials:,} trials: at most {TRIALS_MAX:,} (arms x points x repetitions)"
+
+
+def _goodput_fault(plan: Plan) -> str | None:
+    asked = [*plan.metrics, *(rule.metric for rule in plan.rule)]
+    asked += [one.metric for one in (plan.sweep, plan.crossover) if one is not None]
+    return "goodput needs system.e2e_max_s" if "goodput" in asked and plan.system.e2e_max_s is None else None
+
+
 def _arms_fault(plan: Plan) -> str | None:
+    if not plan.arms:
+        return "arms: at least one"
     for arm in plan.arms:
         try:
             arm_named(arm)
@@ -94,19 +122,25 @@ def _workloads_fault(workloads: Sequence[WorkloadPlan]) -> str | None:
 def _budgets_fault(budget: Budgets) -> str | None:
     if bool(budget.shares) == bool(budget.blocks):
         return "budget: either shares or blocks"
-    values = list(budget.values)
-    return None if values[0] > 0 and values == sorted(set(values)) else "budget: numbers are more than 0 and rise"
+    values, most = list(budget.values), SHARE_MAX if budget.shares else BLOCKS_MAX
+    if not all(0 < value <= most for value in values) or values != sorted(set(values)):
+        return f"budget: numbers are more than 0, at most {most:,}, and rise"
+    return None
 
 
 def _rule_fault(plan: Plan, rule: Rule) -> str | None:
     about = f"rule {rule.name!r}"
     if (rule.at_most is None) == (rule.at_least is None):
         return f"{about}: either at_most or at_least"
+    if not all(math.isfinite(bound) for bound in (rule.at_most, rule.at_least) if bound is not None):
+        return f"{about}: at_most and at_least are finite"
     if (rule.against is None) != (rule.statistic is Statistic.VALUE):
         return f"{about}: a ratio or difference is against another arm, a value is not"
     for arm in (rule.arm, rule.against):
         if arm is not None and arm not in plan.arms:
             return f"{about}: {arm!r} is none of the arms"
+    if rule.arm == rule.against:
+        return f"{about}: {rule.arm} is against itself"
     if rule.bound is not Bound.MEAN and plan.repetitions < 2:
         return f"{about}: {rule.bound.value} needs two repetitions"
     known: tuple[tuple[str, Sequence[object], Sequence[object]], ...] = (

@@ -202,9 +202,12 @@ def _departures(folder: Folder, read: Sequence[TrialRead], needless: int) -> Ite
     planned = folder.plan.venue
     if folder.frozen.venue is not planned:
         yield f"the plan is for the venue {planned.value}, and it ran in the venue {folder.frozen.venue.value}"
-    missing = sum(one.facts is None and not one.departures for one in read) - needless
-    if missing:
-        yield f"{missing} of {len(read)} trials have not run"
+    absent = [one for one in read if one.facts is None and not one.departures]
+    failed = sum(bool(folder.put_aside(one.trial, FAILED)) for one in absent)
+    if len(absent) - failed - needless:
+        yield f"{len(absent) - failed - needless} of {len(read)} trials have not run"
+    if failed:
+        yield f"{failed} of {len(read)} trials have failed"
     for one in read:
         for said in (*one.departures, *(one.facts.problems if one.facts is not None else ())):
             yield f"{one.trial.name}: {said}"
@@ -226,6 +229,9 @@ def _strangers(folder: Folder, read: Sequence[TrialRead]) -> Iterator[str]:
     extra = sorted({entry.trial for entry in folder.ledger if entry.trial not in planned})
     if extra:
         yield f"the ledger has trials that the plan does not: {', '.join(extra)}"
+    foreign = folder.foreign(planned)
+    if foreign:
+        yield f"among the trials lies what is of none: {', '.join(foreign)}"
 
 
 def _mixed(read: Sequence[TrialRead]) -> Iterator[str]:

@@ -1,9 +1,12 @@
 """A report in a few lines for a terminal: verdicts first."""
 
 from lmpool.bench.study.plan import Plan
-from lmpool.bench.study.report import PointReport, StudyReport
+from lmpool.bench.study.report import MetricReport, PointReport, StudyReport
 from lmpool.bench.study.words import estimate_text, metric_name, point_title, share
 from lmpool.bench.table import table_lines
+
+ARMS_BESIDE = 5
+"""More columns of estimates are wider than terminals."""
 
 
 def summary_lines(report: StudyReport, plan: Plan) -> list[str]:
@@ -41,15 +44,24 @@ def _found(report: StudyReport) -> list[str]:
 
 
 def _point_lines(plan: Plan, point: PointReport) -> list[str]:
-    """Means with intervals, and below them the ratios to the baseline."""
+    """Means with intervals, and below them the ratios to the baseline; many arms stand below each other."""
+    found = {(arm.arm, one.metric): one for arm in point.arms for one in arm.metrics}
+    metrics = [metric for metric in plan.metrics if any((arm, metric) in found for arm in plan.arms)]
+    if len(plan.arms) > ARMS_BESIDE:
+        rows = [
+            [f"{metric_name(metric)}:" if arm == plan.arms[0] else "", arm, *_texts(found.get((arm, metric)))]
+            for metric in metrics
+            for arm in plan.arms
+        ]
+        return table_lines(("", "arm", "mean", "ratio"), rows)
     rows = []
-    for metric in plan.metrics:
-        cells, ratios = [metric_name(metric)], ["  ratio"]
-        for arm in point.arms:
-            found = next((one for one in arm.metrics if one.metric == metric), None)
-            cells.append("" if found is None else estimate_text(found.value))
-            ratios.append("" if found is None else estimate_text(found.ratio))
-        rows.append(cells)
-        if any(ratios[1:]):
-            rows.append(ratios)
-    return table_lines(("", *(arm.arm for arm in point.arms)), rows)
+    for metric in metrics:
+        texts = [_texts(found.get((arm, metric))) for arm in plan.arms]
+        rows.append([metric_name(metric), *(value for value, _ in texts)])
+        if any(ratio for _, ratio in texts):
+            rows.append(["  ratio", *(ratio for _, ratio in texts)])
+    return table_lines(("", *plan.arms), rows)
+
+
+def _texts(found: MetricReport | None) -> tuple[str, str]:
+    return ("", "") if found is None else (estimate_text(found.value), estimate_text(found.ratio))

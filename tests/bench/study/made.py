@@ -25,7 +25,7 @@ from lmpool.sim.bounds import Sharing
 REQUESTS, PROMPT, OUTPUT = 4, 64, 2
 MACHINE = MachineFacts("0", "3.11", {"attrs": "25"}, "Linux", "a processor", 2, None)
 CACHED: Mapping[str, int] = {"round-robin": 16, "default": 32}
-"""Tokens that each request but the first finds, by arm."""
+"""Tokens that each request but the first finds, by arm; with any other none."""
 
 
 def rank_state(spec: TrialSpec, rank: int, computed: int, cached: int, routed: int) -> RankState:
@@ -100,7 +100,7 @@ def answer(spec: TrialSpec, number: int, cached: int) -> Measured:
 
 def evidence(spec: TrialSpec, cached: int | None = None, sharing: float = 0.6) -> Evidence:
     """`sharing`: what the trace allows."""
-    found = CACHED[spec.arm] if cached is None else cached
+    found = CACHED.get(spec.arm, 0) if cached is None else cached
     reused = [found if number else 0 for number in range(REQUESTS)]
     before = tuple(rank_state(spec, rank, 0, 0, 0) for rank in range(2))
     after = (

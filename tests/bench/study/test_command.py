@@ -131,6 +131,31 @@ def test_what_trials_took_is_what_the_rest_is_expected_to_take(study: Path, caps
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "shares = [1.1]",
+            "shares = [0.001]",
+            "1 blocks of 16 tokens do not hold the longest request of agent-sessions",
+        ),
+        ("replicas = 2", 'replicas = 2\nrates = "nowhere"', "nowhere is no file that can be read"),
+    ],
+)
+@pytest.mark.parametrize("flag", [("--dry-run",), ("--out", "study")])
+def test_what_no_trial_can_be_is_refused_before_anything_begins(
+    old: str, new: str, said: str, flag: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert old in SMALL
+    Path("plan.toml").write_text(SMALL.replace(old, new))
+    code, out, err = _run(capsys, "run", "plan.toml", *flag)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert not Path("study").exists()
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         ((), 2, "the following arguments are required: COMMAND"),
@@ -139,7 +164,7 @@ def test_what_trials_took_is_what_the_rest_is_expected_to_take(study: Path, caps
         (("report",), 2, "report needs DIR"),
         (("report", "nowhere"), 1, "nowhere is no study"),
         (("decisions", "nowhere"), 1, "nowhere is no study"),
-        (("report", "--check", "nowhere"), 1, "No such file or directory: 'nowhere'"),
+        (("report", "--check", "nowhere"), 1, "nowhere: No such file or directory"),
     ],
 )
 def test_errors_are_one_line_with_a_code(

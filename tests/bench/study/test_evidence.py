@@ -98,6 +98,18 @@ def test_each_cell_of_a_table_is_what_its_evidence_says(name: str, heading: str)
             assert found == [cell] or (not found and not cell), (heading, asked)
 
 
+def test_the_crossovers_are_what_the_search_found() -> None:
+    found, _ = read("load-crossover")
+
+    def load(rate: float | None) -> str:
+        return "" if rate is None else f"{rate:g}"
+
+    wanted = [
+        (one.workload, one.arm, one.search.value, load(one.last_won), load(one.first_lost)) for one in found.crossover
+    ]
+    assert [tuple(row.values()) for row in read_rows("evidence.md", "Load crossover")] == wanted
+
+
 def test_the_list_of_studies_is_whole() -> None:
     rows = {row["study"]: row for row in read_rows("evidence.md", "Evidence")}
     assert sorted(rows) == NAMES

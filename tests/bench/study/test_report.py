@@ -107,6 +107,30 @@ def test_a_trial_that_is_missing_leaves_its_repetition_out_and_the_verdict_open(
     assert report.departures == ("1 of 12 trials have not run",)
 
 
+def test_what_failed_is_not_called_missing_and_what_is_of_no_trial_is_told(tmp_path: Path) -> None:
+    folder = _study(tmp_path / "study")
+    first, second, third = (folder.trial(trial) for trial in matrix(folder.plan)[:3])
+    first.rename(first.with_name(f"{first.name}.failed-1"))
+    shutil.rmtree(second)
+    third.with_name(f"{third.name}.log.txt").write_text("of a trial that runs")
+    third.with_name("junk").write_text("")
+    third.with_name(f"{third.name}.copy").mkdir()
+    said = study_report(folder).departures
+    assert said[:2] == ("1 of 12 trials have not run", "1 of 12 trials have failed")
+    assert said[-1] == f"among the trials lies what is of none: {third.name}.copy, junk"
+
+
+def test_many_arms_stand_below_each_other_in_lines_that_terminals_show(tmp_path: Path) -> None:
+    arms = ["round-robin", "default", "random", "session", "least-loaded", "dynamo"]
+    folder = _study(tmp_path / "study", text=SWEPT.replace('["round-robin", "default"]', str(arms).replace("'", '"')))
+    lines = summary_lines(study_report(folder), folder.plan)
+    begin = next(number for number, line in enumerate(lines) if line.startswith("agent-sessions, KV budget"))
+    assert lines[begin + 1].split() == ["arm", "mean", "ratio"]
+    table = lines[begin + 2 : begin + 2 + len(arms)]
+    assert [next(arm for arm in arms if f" {arm} " in line) for line in table] == arms
+    assert max(map(len, table)) <= 120
+
+
 def test_evidence_that_was_changed_is_told_and_counts_nothing(tmp_path: Path) -> None:
     folder = _study(tmp_path / "study")
     trial = matrix(folder.plan)[0]

@@ -93,8 +93,11 @@ def test_rates_are_read_by_name_from_a_profile_or_from_a_calibration(tmp_path: P
     calibration = tmp_path / "calibration.json"
     calibration.write_bytes(calibration_text(CALIBRATION))
     assert rates_named(str(calibration)) == CALIBRATION.rates
-    with pytest.raises(StepTimeError, match="no profile"):
+    with pytest.raises(StepTimeError, match="no file that can be read"):
         rates_named(str(tmp_path / "none"))
+    profile.write_text("[]")
+    with pytest.raises(StepTimeError, match="no profile"):
+        rates_named(str(profile))
 
 
 def test_each_request_finds_the_decision_that_sent_it() -> None:
