@@ -82,7 +82,8 @@ def send_offer(connected: socket.socket, kind: PathKind, pool: KVPool, engine: C
     whole = _LENGTH.pack(len(body)) + body
     try:
         sent = socket.send_fds(connected, [whole], descriptors)
-        connected.sendall(whole[sent:])
+        if sent < len(whole):  # a receiver that has everything may have hung up, and nothing cannot be sent to it
+            connected.sendall(whole[sent:])
     except OSError as error:
         raise PathError(f"the offer of a pool was not sent: {error}") from error
     finally:

@@ -82,6 +82,24 @@ def test_a_descriptor_comes_along_and_is_the_receivers() -> None:
         assert open_descriptors() == before
 
 
+def test_a_receiver_that_hangs_up_as_soon_as_it_has_everything_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one-sided targets do: to send even nothing to a closed socket is a broken pipe."""
+    left, right = socket.socketpair()
+    send = socket.send_fds
+
+    def sent_and_received(connected: socket.socket, parts: list[bytes], descriptors: list[int]) -> int:
+        sent = send(connected, parts, descriptors)
+        _, descriptor = receive_offer(right)
+        assert descriptor is not None
+        os.close(descriptor)
+        right.close()
+        return sent
+
+    monkeypatch.setattr(socket, "send_fds", sent_and_received)
+    with left:
+        send_offer(left, PathKind.SHARED_MEMORY, filled_pool(SHAPE, 4, seed=1), None)
+
+
 @pytest.mark.parametrize(
     ("sent", "descriptors"),
     [
