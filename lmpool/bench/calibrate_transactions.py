@@ -50,12 +50,12 @@ class Session:
     loaded: tuple[Transaction, ...]
 
 
-def measured_session(order: SessionOrder, done: Callable[[Transaction], None]) -> Session:
+def measured_session(order: SessionOrder, done: Callable[[Transaction], object]) -> Session:
     """Raises TransactionError, LMPoolError."""
     return asyncio.run(_measured(order, done))
 
 
-async def _measured(order: SessionOrder, done: Callable[[Transaction], None]) -> Session:
+async def _measured(order: SessionOrder, done: Callable[[Transaction], object]) -> Session:
     async with AsyncEngine(
         order.model,
         order.replicas,

@@ -21,6 +21,7 @@ from lmpool.core.rates import Rates
 from lmpool.io.wire import Hello, HelloRefused, decode, encode
 
 RANKS = (8, 64)
+PARTS = len(RANKS) + 3
 BLOCK_SIZE = 16
 RATES = Rates(2e6, 5e4, 2.0, 2e5, 20.0)
 CHAIN_BLOCKS = (40, 400, 2_000)
@@ -247,12 +248,16 @@ def measure_memory(resident: int, seed: int) -> tuple[float, float]:
     return (after - before) / count, (peak - before) / count
 
 
-def measure(policy: str, resident: int, repeats: int, seed: int) -> Measured:
-    rows = [row for ranks in RANKS for row in measure_decisions(policy, ranks, resident, repeats, seed)]
+def measure(policy: str, resident: int, repeats: int, seed: int, ended: Callable[[], object]) -> Measured:
+    """`ended` is called after each of `PARTS` parts."""
+    rows: list[DecisionRow] = []
+    for ranks in RANKS:
+        rows += measure_decisions(policy, ranks, resident, repeats, seed)
+        ended()
     queries = measure_queries(policy, resident, repeats, seed)
-    return Measured(
-        tuple(rows),
-        queries,
-        *measure_ingest(min(repeats, INGEST_REPEATS_MAX), seed),
-        *measure_memory(resident, seed),
-    )
+    ended()
+    ingest = measure_ingest(min(repeats, INGEST_REPEATS_MAX), seed)
+    ended()
+    memory = measure_memory(resident, seed)
+    ended()
+    return Measured(tuple(rows), queries, *ingest, *memory)

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
+from tqdm import tqdm
 
-from lmpool.bench.decision import BOUND_HASH_BYTES, BOUND_INGEST_US, BOUNDS_US, DecisionRow, Measured, measure
+from lmpool.bench.decision import BOUND_HASH_BYTES, BOUND_INGEST_US, BOUNDS_US, PARTS, DecisionRow, Measured, measure
+from lmpool.bench.flags import profiled
 from lmpool.bench.table import table_lines
 from lmpool.core.route import POLICIES
+
+QUICK = {"resident": 100_000, "repeats": 500}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -20,8 +24,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--repeats", type=int, default=2_000, metavar="N", help="of each figure (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, metavar="S")
     parser.add_argument("--json", metavar="FILE", help="write the figures there as well; -: only them, to the output")
-    given = parser.parse_args(arguments)
-    measured = measure(given.policy, given.resident, given.repeats, given.seed)
+    given = profiled(parser, QUICK, arguments)
+    with tqdm(total=PARTS, desc="parts", unit="part") as bar:
+        measured = measure(given.policy, given.resident, given.repeats, given.seed, bar.update)
     figures = json.dumps(attrs.asdict(measured), indent=1)
     if given.json == "-":
         print(figures)

@@ -8,7 +8,6 @@ transformers' generate_batch and `static` its generate on one padded batch.
 import argparse
 import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,7 +15,9 @@ from statistics import median
 from typing import TypeAlias
 
 import attrs
+from tqdm import tqdm
 
+from lmpool.bench.flags import profiled
 from lmpool.bench.floor import Floor, measure_floor
 from lmpool.bench.peer import Peer
 from lmpool.bench.server import BenchServer
@@ -30,6 +31,7 @@ Arm: TypeAlias = Callable[[Batch, str], Awaitable[int]]
 """Runs a batch under a cache salt of its own; returns output tokens."""
 
 VOCABULARY = 32_000
+QUICK = {"rounds": 1, "requests": 8, "output_tokens": 16}
 WAIT_MAX_S = 3600
 """All requests of a batch are to be answered, however slow the machine is."""
 COLUMNS = ("workload", "arm", "tokens/s", "least", "most", "seconds", "of continuous", "of floor")
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--requests", type=int, default=16, metavar="N")
     parser.add_argument("--output-tokens", type=int, default=32, metavar="N")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    given = parser.parse_args(arguments)
+    given = profiled(parser, QUICK, arguments)
     figures = asyncio.run(_measure(given))
     if given.json:
         given.json.write_text(json.dumps([attrs.asdict(row) for row in figures], indent=1))
@@ -75,12 +77,15 @@ async def _measure(given: argparse.Namespace) -> list[Figures]:
     async with AsyncExitStack() as stack:
         arms = await _arms(given, stack)
         seconds: dict[tuple[str, str], list[float]] = {(load, arm): [] for load in workloads for arm in arms}
-        for round_number in range(given.rounds + 1):  # the first warms up and is not counted
+        rounds = range(given.rounds + 1)  # the first warms up and is not counted
+        bar = stack.enter_context(tqdm(total=len(rounds) * len(seconds), desc="batches", unit="batch"))
+        for round_number in rounds:
             for load, (shared, own) in workloads.items():
                 prompts = batch(shared, own, round_number)
                 for name, arm in arms.items():
+                    bar.set_postfix_str(f"{load}, {name}")
                     took = await _timed(arm, prompts, f"{load} {round_number}")
-                    print(f"round {round_number}: {load}, {name}: {took:.2f} s", file=sys.stderr, flush=True)
+                    bar.update()
                     if round_number:
                         seconds[load, name].append(took)
     tokens = given.requests * given.output_tokens

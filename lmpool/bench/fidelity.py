@@ -20,14 +20,16 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
+from typing import TypeAlias
 
 import attrs
+from tqdm import tqdm
 
 from lmpool.bench import flags
 from lmpool.bench.calibrate import CalibrateError, measured_steps
@@ -51,6 +53,10 @@ from lmpool.core.rates import Rates
 from lmpool.sim.step_time import StepTimeError, read_profile
 from lmpool.sim.trace import TraceError
 
+QUICK = {"model": TINY, "requests": 48, "repetitions": 2}
+Run: TypeAlias = Callable[[TrialSpec, str], Kept]
+"""A trial under the name of its folder."""
+
 
 @attrs.frozen
 class Fidelity:
@@ -69,7 +75,7 @@ class Fidelity:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 1 where a count differs, or a trial is not valid."""
-    given = _parser().parse_args(arguments)
+    given = flags.profiled(_parser(), QUICK, arguments)
     try:
         with ExitStack() as stack:
             place = Path(stack.enter_context(TemporaryDirectory(prefix="lmpool-fidelity-")))
@@ -119,17 +125,30 @@ def measure(given: argparse.Namespace, folder: Path, place: Path) -> Fidelity:
     settings = _settings(given, folder)
     for load in LOADS:
         check_spec(loaded_spec(settings, load))
+    wanted = [load for load in LOADS if load.name in given.loads]
+    with tqdm(total=2 * len(EXACT) + len(wanted) * (1 + settings.repetitions), desc="trials", unit="trial") as bar:
+
+        def run(spec: TrialSpec, name: str) -> Kept:
+            kept = ran(spec, folder, name, bar.set_postfix_str)
+            bar.update()
+            return kept
+
+        return _compared(given, settings, wanted, folder / "step-times.json", run)
+
+
+def _compared(
+    given: argparse.Namespace, settings: FidelitySettings, wanted: Sequence[Load], profile: Path, run: Run
+) -> Fidelity:
+    """Raises CalibrateError, StepTimeError."""
     exact: list[Exactness] = []
     problems: list[str] = []
     for load in EXACT:
         spec = exact_spec(settings, load)
         name = f"exact_{load.name.replace(' ', '-')}"
-        live, virtual = (_ran(each, folder, f"{name}_{each.venue.value}") for each in (spec, simulated(spec, None)))
+        live, virtual = (run(each, f"{name}_{each.venue.value}") for each in (spec, simulated(spec, None)))
         problems += _problems(name, [live, virtual])
         if live.evidence is not None and virtual.evidence is not None:
             exact.append(exactness(load.name, live.evidence, virtual.evidence))
-    wanted = [load for load in LOADS if load.name in given.loads]
-    profile = folder / "step-times.json"
     rates: Rates | None = None
     times: list[Timed] = []
     if wanted:
@@ -137,7 +156,7 @@ def measure(given: argparse.Namespace, folder: Path, place: Path) -> Fidelity:
         rates = read_profile(profile) if profile.exists() else _measured_rates(given, settings)
         write_profile(profile, rates)
     for load in wanted:
-        found, faults = _timed_load(settings, load, folder, str(profile))
+        found, faults = _timed_load(settings, load, str(profile), run)
         times += found
         problems += faults
     return Fidelity(settings, rates, tuple(exact), tuple(times), tuple(problems))
@@ -181,12 +200,12 @@ def _measured_rates(given: argparse.Namespace, settings: FidelitySettings) -> Ra
     return Rates(**dict(zip(curves[0]["rates"], map(fmean, columns), strict=True)))
 
 
-def _timed_load(settings: FidelitySettings, load: Load, folder: Path, profile: str) -> tuple[list[Timed], list[str]]:
+def _timed_load(settings: FidelitySettings, load: Load, profile: str, run: Run) -> tuple[list[Timed], list[str]]:
     """And what is wrong with trials, which are then in no figure."""
     spec = loaded_spec(settings, load)
-    virtual = _ran(simulated(spec, profile), folder, f"{load.name}_simulator")
+    virtual = run(simulated(spec, profile), f"{load.name}_simulator")
     live = [
-        _ran(attrs.evolve(spec, repetition=number), folder, f"{load.name}_live_{number}")
+        run(attrs.evolve(spec, repetition=number), f"{load.name}_live_{number}")
         for number in range(1, settings.repetitions + 1)
     ]
     faults = _problems(load.name, [virtual, *live])
@@ -194,10 +213,6 @@ def _timed_load(settings: FidelitySettings, load: Load, folder: Path, profile: s
     if virtual.evidence is None or virtual.problems or not valid:
         return [], faults
     return timed(load.name, valid, virtual.evidence), faults
-
-
-def _ran(spec: TrialSpec, folder: Path, name: str) -> Kept:
-    return ran(spec, folder, name, lambda line: print(line, file=sys.stderr, flush=True))
 
 
 def _problems(name: str, trials: Sequence[Kept]) -> list[str]:

@@ -8,12 +8,13 @@ import argparse
 import asyncio
 import json
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import attrs
+from tqdm import tqdm
 
+from lmpool.bench.flags import profiled
 from lmpool.bench.load.client import LEAD_NS
 from lmpool.bench.load.contents import RandomTokens
 from lmpool.bench.load.counters import rank_counters
@@ -54,6 +55,7 @@ PAUSES = 0.4
 """Of the pauses of agents and people, so that a run is over in minutes."""
 REPORT_WAIT_S = 1.0
 """Reports come at least twice a second; after this the counters are complete."""
+QUICK = {"seed": [1], "sessions": 6, "turns": 5}
 
 
 @attrs.frozen
@@ -95,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    runs = asyncio.run(_measure(parser.parse_args(arguments)))
+    runs = asyncio.run(_measure(profiled(parser, QUICK, arguments)))
     print("\n".join(table_lines(COLUMNS, [_row(run, runs) for run in runs])))
     return 0
 
@@ -103,11 +105,13 @@ def main(arguments: Sequence[str]) -> int:
 async def _measure(given: argparse.Namespace) -> list[Run]:
     runs: list[Run] = []
     cells = [(budget, seed, policy) for budget in given.budget for seed in given.seed for policy in given.policy]
-    for number, (budget, seed, policy) in enumerate(cells, start=1):
-        print(f"run {number} of {len(cells)}: {policy}, budget {budget:g}, seed {seed}", file=sys.stderr, flush=True)
-        runs.append(await _run(given, policy, budget, seed))
-        if given.json:
-            given.json.write_text(json.dumps([attrs.asdict(run) for run in runs], indent=1))
+    with tqdm(total=len(cells), desc="runs", unit="run") as bar:
+        for budget, seed, policy in cells:
+            bar.set_postfix_str(f"{policy}, budget {budget:g}, seed {seed}")
+            runs.append(await _run(given, policy, budget, seed))
+            bar.update()
+            if given.json:
+                given.json.write_text(json.dumps([attrs.asdict(run) for run in runs], indent=1))
     return runs
 
 

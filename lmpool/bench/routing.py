@@ -15,6 +15,7 @@ from typing import TypeAlias
 import attrs
 from tqdm import tqdm
 
+from lmpool.bench.flags import profiled
 from lmpool.bench.routing_cells import CELLS, CONVERSATION, IN_TICKS, Cell, is_sustained, load, saturation
 from lmpool.bench.routing_table import Measured, report
 from lmpool.bench.simulate import each_once
@@ -24,6 +25,7 @@ from lmpool.sim.trace import TraceError
 
 LOADS = (0.3, 0.6, 0.8, 0.9)
 SEEDS = 5
+QUICK = {"cells": ["hot-session-skew"], "loads": [0.6], "seeds": 1, "requests": 300}
 
 
 @attrs.frozen
@@ -91,7 +93,7 @@ class Results:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 2 for wrong usage."""
-    given = _parser().parse_args(arguments)
+    given = profiled(_parser(), QUICK, arguments)
     try:
         results = Results(given.json)
         cells = [CELLS[name] for name in given.cells or _possible(given.trace)]

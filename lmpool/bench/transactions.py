@@ -103,7 +103,7 @@ class Transactions:
         pairs: Sequence[RankPair],
         sizes: Sequence[int],
         rounds: int,
-        done: Callable[[Transaction], None],
+        done: Callable[[Transaction], object],
     ) -> list[Transaction]:
         """So many of each size on each pair, after one that warms up; sizes in turn, so that none has a moment of the
         machine for itself. Raises TransactionError, LMPoolError."""

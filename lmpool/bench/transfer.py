@@ -30,6 +30,7 @@ from statistics import median
 from typing import Any
 
 import attrs
+from tqdm import tqdm
 
 from lmpool.bench import flags
 from lmpool.bench.random_llama import LlamaForm
@@ -49,6 +50,7 @@ ON_CPU = (PathKind.SHARED_MEMORY.value, PathKind.GLOO.value)
 BLOCKS_USUAL = 64
 STREAM_BLOCKS = 16
 MIB = 1 << 20
+QUICK = {"blocks": [1, 8, 64], "rounds": 3, "windows": 2}
 
 
 @attrs.define
@@ -63,7 +65,7 @@ class Samples:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 1 if something has arrived with other bytes, or nothing could be measured."""
-    given = _parser().parse_args(arguments)
+    given = flags.profiled(_parser(), QUICK, arguments)
     try:
         if given.streams:
             return _streams(given)
@@ -174,10 +176,14 @@ def measure(given: argparse.Namespace) -> Curve:
         if reason:
             left_out[path] = reason
             continue
-        for pair in _pairs(given, path):
-            with MeasuredPair(_pair_order(given, path, pair, max(counts), facts["cuda_devices"])) as measured:
-                cold_bytes = measured.arms.cold_bytes
-                points += _points(given, path, pair, counts, measured)
+        pairs = _pairs(given, path)
+        with tqdm(total=len(pairs) * len(counts), desc=path, unit="size") as bar:
+            for pair in pairs:
+                with MeasuredPair(_pair_order(given, path, pair, max(counts), facts["cuda_devices"])) as measured:
+                    cold_bytes = measured.arms.cold_bytes
+                    for found in _points(given, path, pair, counts, measured):
+                        points.append(found)
+                        bar.update()
     if SERVED in given.path:
         whole = whole_times(_whole_order(given, counts, cold_bytes))
         points = [_with_whole(each, whole) for each in points]
@@ -272,7 +278,6 @@ def _points(
     given: argparse.Namespace, path: str, pair: RankPair, counts: Sequence[int], measured: MeasuredPair
 ) -> Iterator[Point]:
     for count in counts:
-        print(f"{path} {pair[0]}>{pair[1]}: {count} blocks", file=sys.stderr, flush=True)
         samples = Samples()
         chance = random.Random(f"{given.seed} {pair} {count}")
         for number in range(given.rounds + 1):  # the first warms up and is not counted

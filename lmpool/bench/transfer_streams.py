@@ -5,10 +5,10 @@ Windows alternate in one run, so that both kinds meet the same machine.
 
 import asyncio
 import json
-import sys
 from collections.abc import Sequence
 
 import attrs
+from tqdm import tqdm
 
 from lmpool.bench.streams import Streams, gap_times, stream_blocks
 from lmpool.bench.table import table_lines
@@ -83,14 +83,12 @@ async def _measured(order: StreamOrder) -> StreamFigures:
         kv_blocks=pool_blocks(order.blocks) + stream_blocks(order.each, order.block_size),
         policy=POLICY,
     )
-    print("starting replicas", file=sys.stderr, flush=True)
     windows: dict[bool, list[tuple[Nanos, Nanos]]] = {False: [], True: []}
     transfers = 0
     async with engine, Streams(engine, order.replicas, order.each, order.seed) as streams:
         transactions = Transactions(engine, order.block_size, order.seed, 0)
-        for number in range(2 * order.windows):
+        for number in tqdm(range(2 * order.windows), desc="windows", unit="window"):
             is_disturbed = number % 2 == 1
-            print(f"window {number + 1} of {2 * order.windows}", file=sys.stderr, flush=True)
             chain = await transactions.chain(order.blocks)
             began = monotonic_now()
             if is_disturbed:

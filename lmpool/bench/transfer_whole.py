@@ -1,11 +1,11 @@
 """Whole transfers of blocks of a given form: between idle replicas of a random model that has such blocks."""
 
 import asyncio
-import sys
 import tempfile
 from pathlib import Path
 
 import attrs
+from tqdm import tqdm
 
 from lmpool.bench.random_llama import LlamaForm, write_random_llama
 from lmpool.bench.transactions import POLICY, Times, Transaction, Transactions, pool_blocks, times
@@ -43,10 +43,11 @@ def whole_times(order: WholeOrder) -> dict[tuple[RankPair, int], Times]:
 async def _measured(order: WholeOrder) -> list[Transaction]:
     with tempfile.TemporaryDirectory(prefix="lmpool-bench-") as folder:
         model = write_random_llama(Path(folder) / "model", order.form, order.seed)
-        _tell("whole transfers: starting replicas")
+        count = len(order.pairs) * len(order.sizes) * order.rounds
         async with form_engine(order, model) as engine:
             transactions = Transactions(engine, order.block_size, order.seed, order.cold_bytes)
-            return await transactions.measure(order.pairs, order.sizes, order.rounds, _tell_one)
+            with tqdm(total=count, desc="whole", unit="transfer") as bar:
+                return await transactions.measure(order.pairs, order.sizes, order.rounds, lambda _: bar.update())
 
 
 def form_engine(order: WholeOrder, model: Path) -> AsyncEngine:
@@ -61,11 +62,3 @@ def form_engine(order: WholeOrder, model: Path) -> AsyncEngine:
         policy=POLICY,
         transfer_checksum="on" if order.is_summed else "off",
     )
-
-
-def _tell_one(one: Transaction) -> None:
-    _tell(f"whole {one.pair[0]}>{one.pair[1]}: {one.blocks} blocks")
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

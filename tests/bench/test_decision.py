@@ -12,7 +12,7 @@ MEASURED = Measured((ROW,), 9_000.0, 700.0, 900.0, 87.0, 88.0)
 
 
 def test_every_promise_has_a_row() -> None:
-    measured = measure("default", 4_000, 20, 1)
+    measured = measure("default", 4_000, 20, 1, lambda: None)
     rows = {(row.ranks, row.blocks): row for row in measured.decision}
     assert list(rows) == [(ranks, blocks) for ranks in RANKS for blocks in CHAIN_BLOCKS]
     assert set(BOUNDS_US) < set(rows)

@@ -172,10 +172,10 @@ def test_a_profile_is_what_the_simulator_reads(tmp_path: Path) -> None:
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Live runs are simulations too, so that everything is equal."""
 
-    def run(spec: TrialSpec, folder: Path, name: str) -> Kept:
+    def run(spec: TrialSpec, folder: Path, name: str, tell: object) -> Kept:
         return Kept(simulation(spec), ("late",) if name == "medium_live_2" else ())
 
-    monkeypatch.setattr(fidelity, "_ran", run)
+    monkeypatch.setattr(fidelity, "ran", run)
     turns = iter(range(100))
 
     def steps(given: object, threads: int) -> dict[str, dict[str, float]]:
