@@ -31,7 +31,7 @@ Arm: TypeAlias = Callable[[Batch, str], Awaitable[int]]
 """Runs a batch under a cache salt of its own; returns output tokens."""
 
 VOCABULARY = 32_000
-QUICK = {"rounds": 1, "requests": 8, "output_tokens": 16}
+QUICK = {"rounds": 1, "requests": 4, "output_tokens": 16}
 WAIT_MAX_S = 3600
 """All requests of a batch are to be answered, however slow the machine is."""
 COLUMNS = ("workload", "arm", "tokens/s", "least", "most", "seconds", "of continuous", "of floor")
