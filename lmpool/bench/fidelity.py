@@ -22,7 +22,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -77,9 +76,8 @@ def main(arguments: Sequence[str]) -> int:
     """The exit code: 1 where a count differs, or a trial is not valid."""
     given = flags.profiled(_parser(), QUICK, arguments)
     try:
-        with ExitStack() as stack:
-            place = Path(stack.enter_context(TemporaryDirectory(prefix="lmpool-fidelity-")))
-            found = measure(given, given.out or place, place)
+        with TemporaryDirectory(prefix="lmpool-fidelity-") as place:
+            found = measure(given, given.out or Path(place))
     except (CalibrateError, SpecError, StepTimeError, TraceError) as error:
         print(f"lmpool bench fidelity: {error}", file=sys.stderr)
         return 1
@@ -119,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def measure(given: argparse.Namespace, folder: Path, place: Path) -> Fidelity:
+def measure(given: argparse.Namespace, folder: Path) -> Fidelity:
     """Trials go to `folder`. Raises CalibrateError, SpecError, StepTimeError, TraceError."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = _settings(given, folder)

@@ -62,4 +62,4 @@ def _in_words(quick: Mapping[str, object]) -> str:
         name: " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         for name, value in quick.items()
     }
-    return ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in values.items())
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())

@@ -176,14 +176,11 @@ def measure(given: argparse.Namespace) -> Curve:
         if reason:
             left_out[path] = reason
             continue
-        pairs = _pairs(given, path)
-        with tqdm(total=len(pairs) * len(counts), desc=path, unit="size") as bar:
-            for pair in pairs:
-                with MeasuredPair(_pair_order(given, path, pair, max(counts), facts["cuda_devices"])) as measured:
-                    cold_bytes = measured.arms.cold_bytes
-                    for found in _points(given, path, pair, counts, measured):
-                        points.append(found)
-                        bar.update()
+        for pair in _pairs(given, path):
+            with MeasuredPair(_pair_order(given, path, pair, max(counts), facts["cuda_devices"])) as measured:
+                cold_bytes = measured.arms.cold_bytes
+                found = _points(given, path, pair, counts, measured)
+                points += tqdm(found, f"{path} {pair[0]}>{pair[1]}", len(counts), unit="size")
     if SERVED in given.path:
         whole = whole_times(_whole_order(given, counts, cold_bytes))
         points = [_with_whole(each, whole) for each in points]

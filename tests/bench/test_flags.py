@@ -47,4 +47,4 @@ def test_a_quick_profile_has_other_defaults_and_what_is_given_stays(
     parser.add_argument("--sizes", type=count, nargs="+")
     given = profiled(parser, {"rounds": 2, "sizes": [1, 8]}, arguments)
     assert (given.rounds, given.sizes) == (rounds, sizes)
-    assert "first look within two minutes, with --rounds 2, --sizes 1 8" in " ".join(parser.format_help().split())
+    assert "first look within two minutes, with rounds 2, sizes 1 8" in " ".join(parser.format_help().split())

@@ -55,10 +55,10 @@ def check_plots() -> None:
 def pictures(report: StudyReport, plan: Plan) -> Iterator[Picture]:
     """One for each metric that was measured, then ratios to the baseline, then a crossover's."""
     for metric in plan.metrics:
-        if any(_value(point, arm, metric, is_ratio=False) for point in report.points for arm in plan.arms):
-            yield _metric_picture(report, plan, metric, is_ratio=False)
-        if any(_value(point, arm, metric, is_ratio=True) for point in report.points for arm in plan.arms):
-            yield _metric_picture(report, plan, metric, is_ratio=True)
+        for is_ratio in (False, True):
+            panels = [panel for panel in _panels(report, plan) if _has_values(panel, plan, metric, is_ratio=is_ratio)]
+            if panels:
+                yield _metric_picture(plan, panels, metric, is_ratio=is_ratio)
     if plan.crossover is not None and any(rung.ratio for one in report.crossover for rung in one.rungs):
         yield Picture(
             "crossover",
@@ -68,17 +68,16 @@ def pictures(report: StudyReport, plan: Plan) -> Iterator[Picture]:
         )
 
 
-def _metric_picture(report: StudyReport, plan: Plan, metric: str, *, is_ratio: bool) -> Picture:
+def _has_values(panel: Panel, plan: Plan, metric: str, *, is_ratio: bool) -> bool:
+    return any(_value(point, arm, metric, is_ratio=is_ratio) for point in panel.points for arm in plan.arms)
+
+
+def _metric_picture(plan: Plan, panels: Sequence[Panel], metric: str, *, is_ratio: bool) -> Picture:
     about = f"{metric_name(metric)}: " + (
         f"ratio to {plan.baseline}, paired by repetition" if is_ratio else "mean over complete repetitions"
     )
     if metric == "reuse" and not is_ratio:
         about += "; dashed: what the trace itself allows"
-    panels = [
-        panel
-        for panel in _panels(report, plan)
-        if any(_value(point, arm, metric, is_ratio=is_ratio) for point in panel.points for arm in plan.arms)
-    ]
     return Picture(
         f"{metric}_ratio" if is_ratio else metric,
         f"{about}. Bars are 95 % intervals.",

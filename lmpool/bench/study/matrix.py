@@ -16,7 +16,7 @@ from lmpool.bench.locality import blocks_at_end
 from lmpool.bench.study.plan import Plan, WorkloadPlan
 from lmpool.bench.trial.spec import Placement, TrialSpec, Venue, arm_named
 from lmpool.bench.trial.workload import trial_trace
-from lmpool.sim.trace import prompt_lengths
+from lmpool.sim.trace import Trace, prompt_lengths
 
 
 @attrs.frozen
@@ -148,12 +148,18 @@ def _sizes(spec: TrialSpec) -> TrialSpec:
 
 @lru_cache(maxsize=256)
 def _blocks_at_end(spec: TrialSpec) -> int:
-    return blocks_at_end(trial_trace(spec), spec.block_size)
+    return blocks_at_end(_trace(spec), spec.block_size)
 
 
 @lru_cache(maxsize=256)
 def _longest(spec: TrialSpec) -> int:
     """Tokens of a prompt and all of its answer but the last token, whose keys and values nobody needs."""
-    trace = trial_trace(spec)
+    trace = _trace(spec)
     lengths = prompt_lengths(trace)
     return max(length + one.output_tokens - 1 for length, one in zip(lengths, trace.requests, strict=True))
+
+
+@lru_cache(maxsize=1)
+def _trace(spec: TrialSpec) -> Trace:
+    """Its blocks and its longest request are asked for one after the other."""
+    return trial_trace(spec)
