@@ -3,11 +3,16 @@
 All arms run the same random prompts, greedily and to a fixed length, alternating in one run; each starts without
 cached prefixes. `lmpool` is the embedded engine, `lmpool http` streams from a server of its own, `continuous` is
 transformers' generate_batch and `static` its generate on one padded batch.
+
+  lmpool bench engine --profile quick        a first look, with the bundled model
+  lmpool bench engine MODEL --rounds 5       with another
 """
 
 import argparse
 import asyncio
 import json
+import os
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,15 +22,19 @@ from typing import TypeAlias
 import attrs
 from tqdm import tqdm
 
-from lmpool.bench.flags import profiled
+from lmpool.bench.flags import Parser, count, profiled
 from lmpool.bench.floor import Floor, measure_floor
 from lmpool.bench.peer import Peer
 from lmpool.bench.server import BenchServer
 from lmpool.bench.table import table_lines
 from lmpool.bench.workloads import Batch, shared_batch
+from lmpool.core.plan import ReplicaError
+from lmpool.gpu.source import prepare
 from lmpool.io.clock import monotonic_now
 from lmpool.io.engine import AsyncEngine
+from lmpool.io.errors import LMPoolError
 from lmpool.io.generation import SamplingParams
+from lmpool.io.supervision.machine import usual_cache_folder
 
 Arm: TypeAlias = Callable[[Batch, str], Awaitable[int]]
 """Runs a batch under a cache salt of its own; returns output tokens."""
@@ -52,30 +61,47 @@ class Figures:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser("lmpool bench engine", description=__doc__, allow_abbrev=False)
-    parser.add_argument("folder", help="model folder with safetensors; the server prints the bundled one's at start")
-    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
-    parser.add_argument("--threads", type=int, default=2, metavar="N")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N")
-    parser.add_argument("--requests", type=int, default=16, metavar="N")
-    parser.add_argument("--output-tokens", type=int, default=32, metavar="N")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    given = profiled(parser, QUICK, arguments)
-    figures = asyncio.run(_measure(given))
+    """The exit code: 1 if the model cannot be had."""
+    given = profiled(_parser(), QUICK, arguments)
+    try:
+        folder = prepare(given.model, usual_cache_folder(os.environ), lambda line: print(line, file=sys.stderr))
+        figures = asyncio.run(_measure(given, str(folder)))
+    except (ReplicaError, LMPoolError) as error:
+        print(f"lmpool bench engine: {error}", file=sys.stderr)
+        return 1
     if given.json:
         given.json.write_text(json.dumps([attrs.asdict(row) for row in figures], indent=1))
     print("\n".join(table_lines(COLUMNS, [_row(row, figures) for row in figures])))
     return 0
 
 
-async def _measure(given: argparse.Namespace) -> list[Figures]:
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "lmpool bench engine",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="as of lmpool serve (default: the bundled one)")
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"), help="(default %(default)s)")
+    parser.add_argument("--threads", type=count, default=2, metavar="N", help="of each arm (default %(default)s)")
+    parser.add_argument("--rounds", type=count, default=3, metavar="N", help="that are counted (default %(default)s)")
+    parser.add_argument("--requests", type=count, default=16, metavar="N", help="of a batch (default %(default)s)")
+    parser.add_argument("--output-tokens", type=count, default=32, metavar="N", help="of each (default %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    return parser
+
+
+async def _measure(given: argparse.Namespace, folder: str) -> list[Figures]:
+    """Raises LMPoolError."""
+
     def batch(shared: int, own: int, seed: int) -> Batch:
         return shared_batch(given.requests, shared, own, given.output_tokens, VOCABULARY, seed)
 
     workloads = {"shared 512 + 32": (512, 32), "own 544": (0, 544)}
-    floor = await asyncio.to_thread(measure_floor, given.folder, given.dtype, given.threads)
+    floor = await asyncio.to_thread(measure_floor, folder, given.dtype, given.threads)
     async with AsyncExitStack() as stack:
-        arms = await _arms(given, stack)
+        arms = await _arms(given, folder, stack)
         seconds: dict[tuple[str, str], list[float]] = {(load, arm): [] for load in workloads for arm in arms}
         rounds = range(given.rounds + 1)  # the first warms up and is not counted
         bar = stack.enter_context(tqdm(total=len(rounds) * len(seconds), desc="batches", unit="batch"))
@@ -104,14 +130,14 @@ async def _timed(arm: Arm, batch: Batch, salt: str) -> float:
     return took
 
 
-async def _arms(given: argparse.Namespace, stack: AsyncExitStack) -> dict[str, Arm]:
-    flags = [given.folder, "--dtype", given.dtype, "--replicas", "1", "--threads", str(given.threads)]
+async def _arms(given: argparse.Namespace, folder: str, stack: AsyncExitStack) -> dict[str, Arm]:
+    flags = [folder, "--dtype", given.dtype, "--replicas", "1", "--threads", str(given.threads)]
     flags += ["--wait-max-seconds", str(WAIT_MAX_S)]
     engine = await stack.enter_async_context(
-        AsyncEngine(given.folder, 1, dtype=given.dtype, threads=given.threads, wait_max_seconds=WAIT_MAX_S)
+        AsyncEngine(folder, 1, dtype=given.dtype, threads=given.threads, wait_max_seconds=WAIT_MAX_S)
     )
     server = await stack.enter_async_context(BenchServer(flags))
-    peer = await Peer.start(given.folder, given.dtype, given.threads)
+    peer = await Peer.start(folder, given.dtype, given.threads)
     stack.push_async_callback(peer.close)
 
     async def embedded(batch: Batch, salt: str) -> int:
