@@ -22,7 +22,7 @@ from lmpool.bench.e2e_trials import BLOCKS_OF_256, E2ESettings, FolderError, run
 from lmpool.bench.flags import USAGE_CODE, Parser, count, factor
 from lmpool.bench.load.schema import json_schema
 from lmpool.bench.simulate_figures import PlotError, check_plot
-from lmpool.bench.trial.spec import ARMS, TINY, SpecError, Venue, arm_named
+from lmpool.bench.trial.spec import ARMS, BASELINE, PACED, TINY, SpecError, Venue, arm_named
 
 INTERRUPTED_CODE = 130
 BUNDLED = "bundled"
@@ -48,6 +48,7 @@ examples:
   lmpool bench e2e --out runs/e2e --json e2e.json     everything, five times; the same command goes on after Ctrl+C
   lmpool bench e2e --simulator --plot e2e.svg         six replicas of an accelerator in virtual time, at full lengths
   lmpool bench e2e --model bundled --workload load-skew --arm round-robin --arm full
+  lmpool bench e2e --model paced --replicas 6 --scale 0.5 --workload load-skew --against routing
 exit codes: 0, 1 if a trial is not valid, 2 wrong usage, 130 interrupted
 """
 
@@ -97,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--profile", choices=("quick", "full"), default="full", help="how much of it (default %(default)s)")
     add("--workload", action="append", choices=tuple(BLOCKS_OF_256), metavar="NAME", help="again for another")
     add("--arm", action="append", metavar="NAME", help=f"of {arms}, or any policy; again for another (default: five)")
+    add("--against", default=BASELINE, metavar="NAME", help="the arm to compare the others with (default %(default)s)")
     add("--repetitions", type=count, metavar="N", help="of each trial (default: the profile's)")
     add("--requests", type=count, metavar="N", help="of each workload (default: the profile's)")
     add("--seed", type=int, default=0, metavar="S", help="of the first repetition; each has the next (default 0)")
@@ -105,7 +107,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--sla", type=factor, default=3.0, metavar="S", help="goodput ends within so many seconds (default 3)")
     live = parser.add_argument_group("live")
     live.add_argument(
-        "--model", default=TINY, metavar="MODEL", help=f"{TINY} (random weights), {BUNDLED}, or as for lmpool serve"
+        "--model",
+        default=TINY,
+        metavar="MODEL",
+        help=f"{TINY} (random weights), {PACED} (no weights: real processes whose steps and copies last as those of an "
+        f"accelerator, ten times slowed), {BUNDLED}, or as for lmpool serve",
     )
     live.add_argument(
         "--threads", type=count, metavar="N", help="of each replica, in all arms (default: cores / replicas)"
@@ -124,12 +130,14 @@ def _settings(given: argparse.Namespace) -> E2ESettings:
     """Raises SpecError."""
     venue = Venue.SIMULATOR if given.simulator else Venue.LIVE
     profile, is_live = PROFILES[venue, given.profile], venue is Venue.LIVE
-    for arm in given.arm or ():
+    arms = tuple(dict.fromkeys(given.arm or [arm.name for arm in ARMS]))
+    for arm in (*arms, given.against):
         arm_named(arm)
     return E2ESettings(
         venue=venue,
         workloads=tuple(dict.fromkeys(given.workload or profile.workloads)),
-        arms=tuple(dict.fromkeys(given.arm or [arm.name for arm in ARMS])),
+        arms=arms,
+        baseline=given.against,
         repetitions=given.repetitions or profile.repetitions,
         requests=given.requests or profile.requests,
         scale=given.scale or (0.1 if is_live else 1.0),

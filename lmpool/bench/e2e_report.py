@@ -1,4 +1,4 @@
-"""What trials of several arms come to, as a record, and in which figures an arm helps against round robin."""
+"""What trials of several arms come to, as a record, and in which figures an arm helps against another."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,9 +9,8 @@ from lmpool.bench.e2e_trials import E2ESettings, Ran
 from lmpool.bench.interval import Interval, interval
 from lmpool.bench.trial.evidence import Evidence, MachineFacts
 from lmpool.bench.trial.metrics import METRICS, Better, metrics
-from lmpool.bench.trial.spec import BASELINE
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 JUDGED = ("throughput", "ttft_mean_s", "tpot_mean_s", "e2e_mean_s", "e2e_p90_s", "uncached_tokens")
 """In which arms are held against the baseline."""
 HELPS, HARMS, NOT_SHOWN, SAME = "helps", "harms", "not shown", "same"
@@ -83,6 +82,8 @@ class E2EReport:
     e2e_max_s: float
     seed: int
     repetitions: int
+    baseline: str
+    """The arm that comparisons are with."""
     machine: MachineFacts | None
     """None: no trial was whole."""
     workloads: tuple[WorkloadShown, ...]
@@ -100,7 +101,7 @@ def report(settings: E2ESettings, ran: Sequence[Ran]) -> E2EReport:
     for workload, found in by_workload.items():
         values = _values(found, settings.arms)
         figures += [ArmFigures(workload, arm, _figures(each)) for arm, each in values.items() if each]
-        comparisons += _comparisons(workload, values)
+        comparisons += _comparisons(workload, values, settings.baseline)
     return E2EReport(
         schema_version=SCHEMA_VERSION,
         lmpool=lmpool.__version__,
@@ -114,6 +115,7 @@ def report(settings: E2ESettings, ran: Sequence[Ran]) -> E2EReport:
         e2e_max_s=settings.e2e_max_s,
         seed=settings.seed,
         repetitions=settings.repetitions,
+        baseline=settings.baseline,
         machine=valid[0].machine if valid else None,
         workloads=tuple(_shown(name, found) for name, found in by_workload.items() if found),
         figures=tuple(figures),
@@ -139,12 +141,12 @@ def _figure(values: Sequence[float]) -> Figure:
     return Figure(found.mean, found.half, tuple(values))
 
 
-def _comparisons(workload: str, values: Values) -> list[Comparison]:
-    baseline = values.get(BASELINE, {})
+def _comparisons(workload: str, values: Values, against: str) -> list[Comparison]:
+    baseline = values.get(against, {})
     return [
         _comparison(workload, arm, metric, by_repetition, baseline)
         for arm, by_repetition in values.items()
-        if arm != BASELINE
+        if arm != against
         for metric in JUDGED
         if any(metric in by_repetition[each] and metric in baseline[each] for each in by_repetition if each in baseline)
     ]

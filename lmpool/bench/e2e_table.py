@@ -6,7 +6,6 @@ import attrs
 
 from lmpool.bench.e2e_report import HARMS, HELPS, NOT_SHOWN, SAME, Comparison, E2EReport, Figure, WorkloadShown
 from lmpool.bench.table import table_lines
-from lmpool.bench.trial.spec import BASELINE
 
 
 @attrs.frozen
@@ -58,7 +57,7 @@ def _workload_lines(shown: E2EReport, workload: WorkloadShown) -> list[str]:
         f"{workload.kv_blocks} KV blocks a replica; the trace shares {workload.request_sharing:.1%} of requests, "
         f"{workload.token_sharing:.1%} of tokens",
         *table_lines(TITLES, rows),
-        *_judgements([one for one in shown.comparisons if one.workload == workload.name]),
+        *_judgements([one for one in shown.comparisons if one.workload == workload.name], shown.baseline),
     ]
 
 
@@ -75,7 +74,7 @@ def _cell(figure: Figure | None, column: _Column) -> str:
     return mean if not figure.half else f"{mean} ±{figure.half * column.factor:,.{column.digits}f}"
 
 
-def _judgements(comparisons: Sequence[Comparison]) -> list[str]:
+def _judgements(comparisons: Sequence[Comparison], baseline: str) -> list[str]:
     """One line an arm: where it helps, where it harms, and where neither is shown."""
     lines: list[str] = []
     for arm in dict.fromkeys(one.arm for one in comparisons):
@@ -87,7 +86,7 @@ def _judgements(comparisons: Sequence[Comparison]) -> list[str]:
         ]
         same = [one.metric for one in own if one.verdict == SAME]
         words += [f"equal in {', '.join(same)}"] if same else []
-        lines.append(f"  {arm} against {BASELINE}: {'; '.join(words)}")
+        lines.append(f"  {arm} against {baseline}: {'; '.join(words)}")
     return lines
 
 

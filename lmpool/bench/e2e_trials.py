@@ -35,6 +35,8 @@ class E2ESettings:
     venue: Venue
     workloads: tuple[str, ...]
     arms: tuple[str, ...]
+    baseline: str
+    """The arm that the others are held against, if it is among them."""
     repetitions: int
     requests: int | None
     """Of each workload. None: all of the paper's."""

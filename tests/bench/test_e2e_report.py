@@ -1,4 +1,4 @@
-"""Comparisons against round robin on evidence made by hand."""
+"""Comparisons with one arm on evidence made by hand."""
 
 from collections.abc import Mapping, Sequence
 
@@ -57,6 +57,15 @@ def test_an_arm_that_is_worse_is_said_to_be() -> None:
     shown = report(OURS, _all({"round-robin": (9, 10, 11), "routing": (0, 0, 0)}))
     assert [one.verdict for one in shown.comparisons if one.metric == "uncached_tokens"] == ["harms"]
     assert "  routing against round-robin: worse in uncached_tokens (+4.6%" in "\n".join(report_lines(shown))
+
+
+def test_arms_are_compared_with_the_one_that_was_named() -> None:
+    shown = report(attrs.evolve(OURS, baseline="routing"), _all(CACHED))
+    found = {one.arm: one for one in shown.comparisons if one.metric == "uncached_tokens"}
+    assert list(found) == ["full", "round-robin", "transfer"]
+    assert (found["round-robin"].difference, found["round-robin"].verdict) == (11, "harms")
+    assert found["round-robin"].baseline == pytest.approx(228 - 12.6)
+    assert "  round-robin against routing: worse in uncached_tokens" in "\n".join(report_lines(shown))
 
 
 def test_one_repetition_shows_no_difference() -> None:

@@ -9,6 +9,7 @@ SETTINGS = E2ESettings(
     venue=Venue.LIVE,
     workloads=tuple(BLOCKS_OF_256),
     arms=tuple(arm.name for arm in ARMS),
+    baseline="round-robin",
     repetitions=3,
     requests=None,
     scale=0.1,

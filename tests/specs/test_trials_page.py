@@ -1,8 +1,13 @@
+import json
+from pathlib import Path
+
 from lmpool.bench.e2e_trials import BLOCKS_OF_256
 from lmpool.bench.interval import t_quantile
 from lmpool.bench.trial.evidence import DIGESTS, FILES, OF_THE_HOUR
 from lmpool.bench.trial.metrics import METRICS
+from lmpool.bench.trial.paced import COPY_BLOCK_TOKENS, SLOWNESS, write_paced_folder
 from lmpool.bench.trial.spec import ARMS
+from lmpool.io.placement import block_bytes_most
 from tests.bench.trial.test_checks import PLANTED
 from tests.specs.tables import SPECS, read_rows
 
@@ -40,3 +45,14 @@ def test_every_check_of_the_page_is_planted_in_a_test_and_the_other_way_round() 
 def test_budgets_and_the_quantile_of_the_page_are_those_of_the_code() -> None:
     assert {row["workload"]: int(row["blocks of 256"]) for row in read_rows(PAGE, "Budgets")} == BLOCKS_OF_256
     assert f"({t_quantile(4):.3f} deviations of the mean for five)" in (SPECS / PAGE).read_text()
+
+
+def test_paced_replicas_have_the_figures_of_the_page(tmp_path: Path) -> None:
+    facts = {row["fact"]: int(row["value"]) for row in read_rows(PAGE, "paced")}
+    folder = write_paced_folder(tmp_path / "paced")
+    config = json.loads((folder / "config.json").read_text())
+    assert facts == {
+        "slowness": SLOWNESS,
+        "copy_block_ns": config["copy_block_ns"],
+        "block_bytes": block_bytes_most(folder, COPY_BLOCK_TOKENS),
+    }

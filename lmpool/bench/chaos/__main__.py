@@ -15,6 +15,7 @@ from pathlib import Path
 import attrs
 from tqdm import tqdm
 
+from lmpool.bench.byte_model import write_byte_folder
 from lmpool.bench.chaos.client import ChaosClient
 from lmpool.bench.chaos.leaks import (
     Leaks,
@@ -29,7 +30,6 @@ from lmpool.bench.chaos.leaks import (
 )
 from lmpool.bench.chaos.lesson import Known, Lesson
 from lmpool.bench.chaos.load import Load
-from lmpool.bench.chaos.model import write_byte_folder
 from lmpool.bench.chaos.plan import draw_plan
 from lmpool.bench.chaos.question import draw_questions, nonsense
 from lmpool.bench.chaos.report import Report, report_document, report_lines
@@ -111,7 +111,7 @@ async def _chaos(given: argparse.Namespace) -> Report:
 
 def _model_flags(model: str | None, folder: Path) -> Sequence[str]:
     if model is None:
-        return str(write_byte_folder(folder / "byte-model", STEP_NS)), *BYTE_MODEL_FLAGS
+        return str(write_byte_folder(folder / "byte-model", {"step_ns": STEP_NS})), *BYTE_MODEL_FLAGS
     return *(() if model == BUNDLED else (model,)), *REAL_MODEL_FLAGS
 
 

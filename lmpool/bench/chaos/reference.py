@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lmpool.bench.byte_model import BYTES, ENDS, VOCABULARY
 from lmpool.bench.chaos.answer import Answer
-from lmpool.bench.chaos.model import BYTES, ENDS, VOCABULARY
 from lmpool.bench.chaos.question import Question
 from lmpool.core.sampling import SamplingSettings, StopSettings
 from lmpool.sim.integer_model import reference_choice

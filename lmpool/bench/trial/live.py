@@ -19,7 +19,8 @@ from lmpool.bench.load.player import Player
 from lmpool.bench.random_llama import LlamaForm, write_random_llama
 from lmpool.bench.trial.drain import is_drained
 from lmpool.bench.trial.evidence import CountersRead, Evidence, MachineFacts, Outcome
-from lmpool.bench.trial.spec import TINY, Placement, TrialSpec
+from lmpool.bench.trial.paced import write_paced_folder
+from lmpool.bench.trial.spec import PACED, TINY, Placement, TrialSpec
 from lmpool.bench.trial.workload import trial_trace, workload_facts
 from lmpool.core.ids import SECOND, Nanos
 from lmpool.core.limits import DECISIONS_KEPT
@@ -53,9 +54,7 @@ async def play_live(
     the times are left to the caller. Raises TraceError, LMPoolError."""
     trace = trial_trace(spec)
     with TemporaryDirectory(prefix="lmpool-trial-") as place:
-        model = spec.model
-        if model == TINY:
-            model = str(write_random_llama(Path(place) / TINY, TINY_FORM, TINY_SEED))
+        model = _made(spec.model, Path(place))
         contents = RandomTokens(vocabulary(model), spec.seed)
         prepare(contents, trace)
         knobs = engine_knobs(spec, model, len(trace.requests))
@@ -83,6 +82,13 @@ async def play_live(
         machine=machine,
         outcome=Outcome("", 0.0, percentile(sorted(player.stalls_ns) or [0], 99) / SECOND, tuple(faults)),
     )
+
+
+def _made(model: str | None, place: Path) -> str | None:
+    """A folder in `place` for the models that a trial makes for itself."""
+    if model == TINY:
+        return str(write_random_llama(place / TINY, TINY_FORM, TINY_SEED))
+    return str(write_paced_folder(place / PACED)) if model == PACED else model
 
 
 @attrs.frozen

@@ -15,6 +15,8 @@ from lmpool.io.records import explain, strict_converter
 CONVERTER = strict_converter()
 TINY = "tiny"
 """A model made for the trial: a Llama of random weights, so small that steps are mostly overhead."""
+PACED = "paced"
+"""Another: integers, and steps that last as those of a slow accelerator (`paced.py`)."""
 
 
 class SpecError(Exception):
@@ -88,7 +90,7 @@ class TrialSpec:
     """Of each replica."""
     block_size: int
     model: str | None
-    """A folder, a file or a hub id; None: the bundled one; `tiny`. Heeded live only, as are threads, dtype and
+    """A folder, a file or a hub id; None: the bundled one; `tiny`; `paced`. Heeded live only, as are threads, dtype and
     calibration, so that one spec goes to both venues."""
     step_tokens: int
     sequences: int

@@ -11,7 +11,10 @@ from lmpool.bench.trial.__main__ import main
 from lmpool.bench.trial.checks import problems
 from lmpool.bench.trial.evidence import read_evidence
 from lmpool.bench.trial.metrics import METRICS, metrics
-from lmpool.bench.trial.spec import TrialSpec, Venue, spec_text
+from lmpool.bench.trial.paced import SLOWNESS
+from lmpool.bench.trial.spec import PACED, TrialSpec, Venue, spec_text
+from lmpool.core.ids import SECOND
+from lmpool.sim.step_time import ACCELERATOR_DEFAULT, named_rates
 from tests.bench.trial.made import SPEC
 from tests.model_folder import write_tiny_folder
 
@@ -39,6 +42,19 @@ def test_a_live_trial_leaves_valid_evidence(tmp_path: Path) -> None:
     assert evidence.settings["pool"]["threads"] == 1
     assert min(one.planned_ns for one in evidence.requests) == 0
     assert evidence.outcome.wall_s > found["completion_s"]
+
+
+def test_a_paced_trial_takes_the_time_of_its_steps(tmp_path: Path) -> None:
+    """Every answer takes at least a step for each of its tokens."""
+    spec = attrs.evolve(SPEC, model=PACED, arm="full", scale=0.02, kv_blocks=800, late_max_s=5.0)
+    assert _main(tmp_path, spec) == 0
+    evidence = read_evidence(tmp_path / "trial")
+    assert problems(evidence) == ()
+    step_s = SLOWNESS * named_rates(ACCELERATOR_DEFAULT).step / SECOND
+    for one in evidence.requests:
+        tokens = sum(piece.tokens or 0 for piece in one.pieces)
+        assert one.sent_ns is not None
+        assert one.closed_ns - one.sent_ns >= tokens * step_s * SECOND
 
 
 def test_primed_live_caches_know_what_is_asked_and_only_the_second_asking_is_told(tmp_path: Path) -> None:

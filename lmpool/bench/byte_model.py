@@ -1,6 +1,7 @@
 """A folder of the integer model whose tokens are bytes: what it has to answer can be computed from the prompt alone."""
 
 import json
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 
@@ -22,8 +23,9 @@ TEMPLATE = (
 )
 
 
-def write_byte_folder(path: Path, step_ns: int) -> Path:
-    """Everything of a model folder but weights; each step of a worker lasts about `step_ns`."""
+def write_byte_folder(path: Path, facts: Mapping[str, object]) -> Path:
+    """Everything of a model folder but weights. `facts`: further keys of its config.json (`sim/integer_model.py`), or
+    other values."""
     path.mkdir(parents=True)
     tokenizer = Tokenizer(models.BPE({character: byte for byte, character in enumerate(_characters())}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -35,7 +37,7 @@ def write_byte_folder(path: Path, step_ns: int) -> Path:
         "vocab_size": VOCABULARY,
         "max_position_embeddings": TOKENS_MAX,
         "eos_token_id": list(ENDS),
-        "step_ns": step_ns,
+        **facts,
     }
     (path / "config.json").write_text(json.dumps(config, indent=1))
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": list(ENDS)}))
