@@ -17,10 +17,9 @@ from lmpool.core.placement.proposal import (
     Underway,
     chain_prefill_ns,
     gate_of,
-    is_related,
 )
 from lmpool.core.placement.rent import rent_ns
-from lmpool.core.prefix import HASH_BYTES
+from lmpool.core.prefix import HASH_BYTES, common_blocks
 from lmpool.core.transfer.inbound import ARRIVAL_SHARE
 
 NO_PRICE = Price(0.0, 0.0)
@@ -54,9 +53,9 @@ def fetches(
     for index, rank in enumerate(view.ranks):
         pull: Proposal | None = None
         if deepest > view.ready[index]:
-            joined = _joined(view, index, conditions)
+            joined, end = _joined(view, index, conditions)
             if joined is not None:
-                pull = _join(view, index, joined, conditions)
+                pull = _join(view, index, joined, end, conditions)
             elif deepest > view.known[index]:
                 giver = _giver(rank.rank, view.ready[index], order, sending, conditions)
                 if giver is not None:
@@ -70,14 +69,16 @@ def _by_depth(giver: Giver) -> tuple[int, Rank]:
     return -giver.depth, giver.rank
 
 
-def _joined(view: RouteView, index: int, conditions: Conditions) -> Underway | None:
-    """A transfer that brings this rank more of the chain than it has: those who await it already compute none of it."""
-    rank, chain = view.ranks[index].rank, view.asked.chain
+def _joined(view: RouteView, index: int, conditions: Conditions) -> tuple[Underway | None, int]:
+    """A transfer that brings this rank more of the chain than it has, and up to which block: those who await it already
+    compute none of it. It may be a sibling's, of another end."""
+    rank, chain, ready = view.ranks[index].rank, view.asked.chain, view.ready[index]
+    start = ready * HASH_BYTES
+    wanted = chain[start : start + HASH_BYTES]
     for other in conditions.underway:
-        if other.pair.target == rank and is_related(chain, other.chain):
-            blocks = min(len(chain), len(other.chain)) // HASH_BYTES
-            return other if blocks > view.ready[index] else None
-    return None
+        if other.pair.target == rank and wanted and other.chain[start : start + HASH_BYTES] == wanted:
+            return other, common_blocks(chain, other.chain, ready)
+    return None, 0
 
 
 def _giver(
@@ -97,10 +98,10 @@ def _giver(
     return chosen
 
 
-def _join(view: RouteView, index: int, joined: Underway, conditions: Conditions) -> Proposal:
+def _join(view: RouteView, index: int, joined: Underway, end: int, conditions: Conditions) -> Proposal:
+    """`end`: blocks of the chain up to the last that the transfer brings."""
     rank, ready = view.ranks[index], view.ready[index]
-    end = min(len(view.asked.chain), len(joined.chain))
-    blocks = end // HASH_BYTES - ready
+    blocks = end - ready
     prefill = chain_prefill_ns(rank.rates, rank.block_size, ready, blocks)
     wait = joined.remaining_ns(view.now)
     return Proposal(
@@ -109,7 +110,7 @@ def _join(view: RouteView, index: int, joined: Underway, conditions: Conditions)
         joined.epochs,
         TransferMode.COPY,
         conditions.paths[joined.pair],
-        view.asked.chain[:end],
+        view.asked.chain[: end * HASH_BYTES],
         ready,
         blocks,
         joined.transfer,

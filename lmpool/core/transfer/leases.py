@@ -59,7 +59,8 @@ class Leases:
         """A sequence has pinned what is resident of its own chain."""
         for lease in list(self._leases):
             depth = len(lease.blocks)
-            if chain_length(chain) >= depth and hash_at(chain, depth - 1) == lease.last:
+            is_whole = chain_length(chain) >= depth and hash_at(chain, depth - 1) == lease.last
+            if is_whole or sequence in lease.waiters:  # who waits may share only the beginning
                 self._drop_waiter(lease, sequence)
 
     def leave(self, sequence: SequenceId) -> None:

@@ -159,6 +159,17 @@ def test_who_comes_after_one_that_awaits_a_transfer_joins_it_as_well() -> None:
     assert (uncached[1], waits[1]) == (1, 15 * MILLI)
 
 
+def test_a_siblings_transfer_is_joined_up_to_where_they_part() -> None:
+    """A booking that awaits blocks makes them arriving, and nobody would write them for a sibling that did not join."""
+    bringing = underway(0, 1, chain(("a", 30), ("sibling", 6)))
+    view = attrs.evolve(seen((40, 5)), arriving=[0, 25], known=[40, 30])
+    found = one(pulls(view, found=conditions(8, underway=[bringing]))[1])
+    assert (found.joins, found.first, found.blocks) == (bringing.transfer, 5, 25)
+    assert (found.chain, found.gate) == (CHAIN[: 30 * HASH_BYTES], None)
+    beyond = one(pulls(seen((40, 30)), found=conditions(8, underway=[bringing]))[1])
+    assert beyond.joins is None
+
+
 def test_a_transfer_of_another_chain_is_not_joined() -> None:
     bringing = underway(2, 1, chain(("b", 40)))
     assert one(pulls(seen((40, 0)), found=conditions(8, underway=[bringing]))[1]).joins is None

@@ -8,6 +8,7 @@ from lmpool.core.events import BlocksCopied, BlocksSent, CopyFailed, SendFailed
 from lmpool.core.ids import MILLISECOND, Epoch, Generation, Nanos, Rank, RequestId, SequenceId, TransferId
 from lmpool.core.messages.transfer import (
     AbortTransfer,
+    Awaited,
     BeginCopy,
     BeginSend,
     Confirm,
@@ -756,6 +757,24 @@ def test_a_leased_chain_is_kept_from_reclaim_until_its_first_use(world: Transfer
     target.exchange.use(sequence, chain_of(1, 2, 3, 4, 5, 7))
     assert target.pool.clear() == 0
     target.exchange.use(sequence, LONG + chain_of(9))
+    assert target.pool.clear() == 6
+    world.assert_at_rest()
+
+
+def test_a_lease_ends_with_the_last_that_awaited_its_beginning(world: TransferWorld) -> None:
+    """A sibling's chain never has the whole of it."""
+    target = world.stations[TARGET]
+    transfer = world.open(SOURCE, TARGET, LONG)
+    world.deliver(TARGET)
+    siblings = [SequenceId(RequestId(Epoch(1), number), 0) for number in (1, 2)]
+    for sequence in siblings:
+        assert target.exchange.expect(world.now, sequence, Awaited(transfer.id, 2, Nanos(world.now + LIFE_NS)))
+    world.settle()
+    assert target.exchange.waiters.take_woken() == siblings
+    other = chain_of(1, 2, 9)
+    for sequence in siblings:
+        assert target.pool.clear() == 0
+        target.exchange.use(sequence, other)
     assert target.pool.clear() == 6
     world.assert_at_rest()
 
