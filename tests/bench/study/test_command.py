@@ -183,6 +183,7 @@ def test_ready_plans_are_listed_with_their_questions(capsys: pytest.CaptureFixtu
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == [
         "five-arms", "load-crossover", "residency", "residency-quick", "routing-matrix", "routing-matrix-simulator",
+        "skew-paced",
     ]  # fmt: skip
     assert all(line.endswith("?") for line in out.splitlines())
 

@@ -25,6 +25,7 @@ def test_five_repetitions_are_usual() -> None:
         "residency": 5,
         "routing-matrix": 5,
         "routing-matrix-simulator": 5,
+        "skew-paced": 5,
     }
 
 
