@@ -147,7 +147,7 @@ class OpenRequest:
 
     @property
     def is_pledged(self) -> bool:
-        """A worker had taken it once: it is no longer turned away because others are busy."""
+        """A worker was to have it before: it is no longer turned away because others are busy."""
         return self.has_begun or self.misses > 0
 
     @property

@@ -26,6 +26,8 @@ PROBE = 0
 """Number of the machine's own query, which a silent control answers as soon as it speaks again."""
 
 BUSY = "Every replica would keep the request waiting too long."
+LASTING = (RefusalReason.NEVER_FITS, RefusalReason.NAMESPACE_UNKNOWN)
+"""Time mends them only for a request that has begun somewhere."""
 
 
 @attrs.frozen
@@ -192,7 +194,7 @@ class Search:
                 else:
                     self._turn_away(request, Outcome.BUSY, BUSY, retry_after)
             case Unroutable(reason=reason, tokens_max=tokens_max):
-                if request.is_pledged or reason is UnroutableReason.NO_REPLICA:
+                if request.has_begun or reason is UnroutableReason.NO_REPLICA:
                     self._put_off(now, request)
                 else:
                     self._turn_away(request, Outcome.NEVER_FITS, _never_fits(request, tokens_max), Nanos(0))
@@ -210,7 +212,7 @@ class Search:
             self.seek(now, request)
             return
         self.withdraw(request)
-        if request.is_pledged:
+        if request.has_begun or (request.is_pledged and refused.reason not in LASTING):
             self._wait_afresh(now, request)
             return
         match refused.reason:
