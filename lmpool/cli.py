@@ -4,13 +4,15 @@ import argparse
 import asyncio
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from types import FrameType
 
 import lmpool
-from lmpool.bench.flags import USAGE_CODE, Parser
+from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, Parser
 from lmpool.io.settings.knob import Knob, Pathname, Seconds, Size, Text, Texts, size_text
 from lmpool.io.settings.sources import CONFIG_VARIABLE, SettingsError, read_settings
 from lmpool.io.settings.tree import knobs
@@ -150,7 +152,7 @@ def _about(knob: Knob) -> str:
 def main(arguments: Sequence[str]) -> int:
     """The exit code. Usage errors end the program with code 2."""
     if arguments and arguments[0] in MEASURING:
-        return int(importlib.import_module(MEASURING[arguments[0]]).main(arguments[1:]))
+        return _interruptible(arguments[0], importlib.import_module(MEASURING[arguments[0]]).main, arguments[1:])
     known, unknown = parser().parse_known_args(arguments)
     given = vars(known)
     command = given.pop("command")
@@ -183,7 +185,22 @@ def _bench(name: str, arguments: Sequence[str]) -> int:
         if error.name != "httpx":
             raise
         return _fail(f"lmpool bench {name} needs httpx: pip install 'lmpool[bench]'", 1)
-    return int(bench.main(arguments))
+    return _interruptible(f"bench {name}", bench.main, arguments)
+
+
+def _interruptible(name: str, measure: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    """TERM ends a measurement as Ctrl+C does, so that its processes and folders go with it."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        return int(measure(arguments))
+    except KeyboardInterrupt:
+        return _fail(f"lmpool {name}: interrupted", INTERRUPTED_CODE)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _serve(config: Path | None, flags: dict[str, str | list[str]]) -> int:

@@ -1,7 +1,9 @@
 import json
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -106,3 +108,17 @@ def test_a_bench_without_its_library_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "lmpool bench chat needs httpx: pip install 'lmpool[bench]'\n"
+
+
+def test_term_ends_a_measurement_as_an_interruption_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def measure(arguments: Sequence[str]) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return len(arguments)
+
+    monkeypatch.setattr("lmpool.bench.calibrate.main", measure)
+    assert outcome(["calibrate", "model"], capsys) == (130, "", "lmpool calibrate: interrupted\n")
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -33,6 +33,7 @@ import attrs
 from tqdm import tqdm
 
 import lmpool
+from lmpool.bench import flags
 from lmpool.bench.calibrate_check import HELD_OUT, check, check_document, check_lines, verdict
 from lmpool.bench.calibrate_transactions import Session, SessionOrder, measured_session, with_residuals
 from lmpool.bench.table import table_lines
@@ -62,6 +63,7 @@ OUTPUT = Path("lmpool-calibration.json")
 BLOCKS = (1, 2, 4, 8, 16, 32, 64)
 SERVED = PathKind.SHARED_MEMORY.value
 """The one path that workers have."""
+ON_CUDA = (PathKind.CUDA_IPC.value, PathKind.NCCL.value)
 COLUMNS = ("pair", "path", "blocks", "MiB", "copy ms", "p95 ms", "price ms", "p95 ms", "prefill ms", "pays")
 
 
@@ -70,7 +72,12 @@ class CalibrateError(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
+    """The exit code: 1 if nothing could be measured or a check is not met, 2 for wrong usage."""
     given = _parser().parse_args(arguments)
+    wrong = _fault(given)
+    if wrong is not None:
+        print(f"lmpool calibrate: {wrong}", file=sys.stderr)
+        return flags.USAGE_CODE
     try:
         calibration, session = calibrate(given)
         _write(given.output, calibration_text(calibration))
@@ -80,6 +87,22 @@ def main(arguments: Sequence[str]) -> int:
     except (CalibrateError, TopologyError, TransactionError, WrongBytes, LMPoolError) as error:
         print(f"lmpool calibrate: {error}", file=sys.stderr)
         return 1
+
+
+def _fault(given: argparse.Namespace) -> str | None:
+    """What of the flags cannot be: steps take a while, and come first."""
+    if given.replicas < 2:
+        return "--replicas: a pair takes two"
+    if given.json is not None and not given.check:
+        return "--json is for the figures of --check"
+    try:
+        if given.pairs is not None:
+            listed_pairs(given.pairs, given.replicas)
+        elif given.path in ON_CUDA:
+            cuda_pairs(given.replicas, os.environ, run_smi)
+    except TopologyError as error:
+        return str(error)
+    return None
 
 
 def _report_check(given: argparse.Namespace, calibration: Calibration, session: Session) -> int:
@@ -93,40 +116,44 @@ def _report_check(given: argparse.Namespace, calibration: Calibration, session: 
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = flags.Parser(
         "lmpool calibrate",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="as of lmpool serve (default: the bundled one)")
-    parser.add_argument("--replicas", type=int, default=2, metavar="N", help="all their pairs (default %(default)s)")
+    parser.add_argument(
+        "--replicas", type=flags.count, default=2, metavar="N", help="all their pairs (default %(default)s)"
+    )
     parser.add_argument("--device", default="auto", help="as of lmpool serve (default %(default)s)")
     parser.add_argument("--dtype", default="auto", help="as of lmpool serve (default %(default)s)")
-    parser.add_argument("--threads", type=int, metavar="N", help="of each replica (default: cores / replicas)")
-    parser.add_argument("--block-size", type=int, default=16, metavar="TOKENS", help="(default %(default)s)")
-    parser.add_argument("--kv-blocks", type=int, metavar="N", help="pool in which steps are measured")
+    parser.add_argument("--threads", type=flags.count, metavar="N", help="of each replica (default: cores / replicas)")
+    parser.add_argument(
+        "--block-size", type=flags.block_size, default=16, metavar="TOKENS", help="(default %(default)s)"
+    )
+    parser.add_argument("--kv-blocks", type=flags.count, metavar="N", help="pool in which steps are measured")
     parser.add_argument(
         "--path", choices=[kind.value for kind in PathKind], help="(default: shm on CPU, cuda-ipc on CUDA)"
     )
     parser.add_argument(
         "--pairs", metavar="LIST", help="0-1 (both ways), 0>1; default: all on CPU, linked ones on CUDA"
     )
-    parser.add_argument("--rounds", type=int, default=40, metavar="N", help="of each size (default %(default)s)")
+    parser.add_argument(
+        "--rounds", type=flags.count, default=40, metavar="N", help="of each size (default %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=1, metavar="S")
     parser.add_argument("--cache-folder", type=Path, metavar="FOLDER", help="as of lmpool serve")
     parser.add_argument("--check", action="store_true", help="predict transfers of other sizes, and measure them")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of the check there as well")
-    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="(default %(default)s)")
+    parser.add_argument(
+        "--json", type=flags.output, metavar="FILE", help="write the figures of the check there as well"
+    )
+    parser.add_argument("--output", type=flags.output, default=OUTPUT, metavar="FILE", help="(default %(default)s)")
     return parser
 
 
 def calibrate(given: argparse.Namespace) -> tuple[Calibration, Session]:
     """Raises CalibrateError, TopologyError, TransactionError, WrongBytes and LMPoolError."""
-    if given.replicas < 2 or given.rounds < 1:
-        raise CalibrateError("it needs two replicas and one round at least")
-    if given.json is not None and not given.check:
-        raise CalibrateError("--json is for the figures of --check")
     threads = given.threads or max(1, (os.cpu_count() or 1) // given.replicas)
     curve = measured_steps(given, threads)
     path = given.path or (PathKind.SHARED_MEMORY.value if curve["device"] == "cpu" else PathKind.CUDA_IPC.value)

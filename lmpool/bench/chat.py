@@ -18,7 +18,7 @@ import attrs
 import uvloop
 from tqdm import tqdm
 
-from lmpool.bench.flags import USAGE_CODE, Parser, count, factor, factor_from_zero
+from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, Parser, count, factor, factor_from_zero, output
 from lmpool.bench.load.chat_report import report_lines, written_log
 from lmpool.bench.load.chat_run import LoadSettings, chat_report
 from lmpool.bench.load.client import LoadError, Target
@@ -30,7 +30,6 @@ from lmpool.bench.load.schema import json_schema
 from lmpool.io.pool_client import ClientError, fetch_document, operator_key
 from lmpool.sim.trace import TraceError
 
-INTERRUPTED_CODE = 130
 WORKLOADS = ("multi-round-chat", "long-doc-qa", "long-doc-qa-tiled")
 
 
@@ -125,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
         "--errors-max", type=factor_from_zero, default=0.01, metavar="X", help="share (default %(default)g)"
     )
     verdict.add_argument("--late-max", type=factor, default=0.02, metavar="S", help="p99 (default %(default)g)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument("--json", type=output, metavar="FILE", help="write the figures there")
     parser.add_argument("--log", type=Path, metavar="FILE", help="write every request there, one a line")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of the figures, and end")
     return parser

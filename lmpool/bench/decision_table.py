@@ -9,7 +9,7 @@ import attrs
 from tqdm import tqdm
 
 from lmpool.bench.decision import BOUND_HASH_BYTES, BOUND_INGEST_US, BOUNDS_US, PARTS, DecisionRow, Measured, measure
-from lmpool.bench.flags import profiled
+from lmpool.bench.flags import output_or_dash, profiled
 from lmpool.bench.table import table_lines
 from lmpool.core.route import POLICIES
 
@@ -23,7 +23,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--resident", type=int, default=1_000_000, metavar="N", help="hashes (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=2_000, metavar="N", help="of each figure (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, metavar="S")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there as well; -: only them, to the output")
+    parser.add_argument(
+        "--json",
+        type=output_or_dash,
+        metavar="FILE",
+        help="write the figures there as well; -: only them, to the output",
+    )
     given = profiled(parser, QUICK, arguments)
     with tqdm(total=PARTS, desc="parts", unit="part") as bar:
         measured = measure(given.policy, given.resident, given.repeats, given.seed, bar.update)

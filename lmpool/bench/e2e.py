@@ -18,13 +18,14 @@ import attrs
 from lmpool.bench.e2e_plot import plot
 from lmpool.bench.e2e_report import E2EReport, report
 from lmpool.bench.e2e_table import report_lines
-from lmpool.bench.e2e_trials import BLOCKS_OF_256, E2ESettings, FolderError, run_trials
-from lmpool.bench.flags import USAGE_CODE, Parser, count, factor
+from lmpool.bench.e2e_trials import BLOCKS_OF_256, E2ESettings, FolderError, run_trials, trial_spec, trials
+from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, Parser, count, factor, output
 from lmpool.bench.load.schema import json_schema
 from lmpool.bench.simulate_figures import PlotError, check_plot
-from lmpool.bench.trial.spec import ARMS, BASELINE, PACED, TINY, SpecError, Venue, arm_named
+from lmpool.bench.trial.simulated import rates_named
+from lmpool.bench.trial.spec import ARMS, BASELINE, PACED, TINY, SpecError, Venue, arm_named, check_spec
+from lmpool.sim.step_time import StepTimeError
 
-INTERRUPTED_CODE = 130
 BUNDLED = "bundled"
 
 
@@ -60,13 +61,15 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         settings = _settings(given)
+        for trial in trials(settings):
+            check_spec(trial_spec(settings, trial))
         if given.plot is not None:
             check_plot(given.plot)
         with ExitStack() as stack:
             folder = given.out or Path(stack.enter_context(TemporaryDirectory(prefix="lmpool-e2e-")))
             shown = report(settings, run_trials(settings, folder, _tell))
         _write(shown, given)
-    except (SpecError, FolderError, PlotError, OSError) as error:
+    except (SpecError, FolderError, PlotError, StepTimeError, OSError) as error:
         _tell(f"lmpool bench e2e: {error}")
         return USAGE_CODE
     except KeyboardInterrupt:
@@ -98,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--profile", choices=("quick", "full"), default="full", help="how much of it (default %(default)s)")
     add("--workload", action="append", choices=tuple(BLOCKS_OF_256), metavar="NAME", help="again for another")
     add("--arm", action="append", metavar="NAME", help=f"of {arms}, or any policy; again for another (default: five)")
-    add("--against", default=BASELINE, metavar="NAME", help="the arm to compare the others with (default %(default)s)")
+    add("--against", metavar="NAME", help=f"the arm to compare the others with (default {BASELINE})")
     add("--repetitions", type=count, metavar="N", help="of each trial (default: the profile's)")
     add("--requests", type=count, metavar="N", help="of each workload (default: the profile's)")
     add("--seed", type=int, default=0, metavar="S", help="of the first repetition; each has the next (default 0)")
@@ -108,10 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     live = parser.add_argument_group("live")
     live.add_argument(
         "--model",
-        default=TINY,
         metavar="MODEL",
-        help=f"{TINY} (random weights), {PACED} (no weights: real processes whose steps and copies last as those of an "
-        f"accelerator, ten times slowed), {BUNDLED}, or as for lmpool serve",
+        help=f"{TINY} (the default: random weights), {PACED} (no weights: real processes whose steps and copies last "
+        f"as those of an accelerator, ten times slowed), {BUNDLED}, or as for lmpool serve",
     )
     live.add_argument(
         "--threads", type=count, metavar="N", help="of each replica, in all arms (default: cores / replicas)"
@@ -120,31 +122,38 @@ def _parser() -> argparse.ArgumentParser:
         "--rates", metavar="NAME", help="an accelerator or a profile, as for lmpool simulate"
     )
     add("--out", type=Path, metavar="DIR", help="keep the evidence of every trial there, and go on from it")
-    add("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    add("--plot", type=Path, metavar="FILE", help="draw them (.png, .svg, .pdf)")
+    add("--json", type=output, metavar="FILE", help="write the figures there as well")
+    add("--plot", type=output, metavar="FILE", help="draw them (.png, .svg, .pdf)")
     add("--schema", action="store_true", help="print the JSON schema of the figures, and end")
     return parser
 
 
 def _settings(given: argparse.Namespace) -> E2ESettings:
-    """Raises SpecError."""
+    """Raises SpecError, StepTimeError."""
     venue = Venue.SIMULATOR if given.simulator else Venue.LIVE
     profile, is_live = PROFILES[venue, given.profile], venue is Venue.LIVE
     arms = tuple(dict.fromkeys(given.arm or [arm.name for arm in ARMS]))
-    for arm in (*arms, given.against):
+    for arm in arms:
         arm_named(arm)
+    if given.against is not None and given.against not in arms:
+        raise SpecError(f"--against {given.against}: it is not among the arms, which are {', '.join(arms)}")
+    foreign = {"--rates": given.rates} if is_live else {"--model": given.model, "--threads": given.threads}
+    for flag, value in foreign.items():
+        if value is not None:
+            raise SpecError(f"{flag} is for {'the simulator' if is_live else 'live trials'}, and these are not")
+    rates_named(given.rates)
     return E2ESettings(
         venue=venue,
         workloads=tuple(dict.fromkeys(given.workload or profile.workloads)),
         arms=arms,
-        baseline=given.against,
+        baseline=given.against or BASELINE,
         repetitions=given.repetitions or profile.repetitions,
         requests=given.requests or profile.requests,
         scale=given.scale or (0.1 if is_live else 1.0),
         replicas=given.replicas or (2 if is_live else 6),
         block_size=16 if is_live else 256,
         step_tokens=512 if is_live else 2_048,
-        model=None if given.model == BUNDLED or not is_live else given.model,
+        model=None if given.model == BUNDLED or not is_live else given.model or TINY,
         threads=given.threads,
         rates=given.rates,
         e2e_max_s=given.sla,

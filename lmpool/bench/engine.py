@@ -15,14 +15,13 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from statistics import median
 from typing import TypeAlias
 
 import attrs
 from tqdm import tqdm
 
-from lmpool.bench.flags import Parser, count, profiled
+from lmpool.bench.flags import Parser, count, output, profiled
 from lmpool.bench.floor import Floor, measure_floor
 from lmpool.bench.peer import Peer
 from lmpool.bench.server import BenchServer
@@ -88,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=count, default=3, metavar="N", help="that are counted (default %(default)s)")
     parser.add_argument("--requests", type=count, default=16, metavar="N", help="of a batch (default %(default)s)")
     parser.add_argument("--output-tokens", type=count, default=32, metavar="N", help="of each (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--json", type=output, metavar="FILE", help="write the figures there as well")
     return parser
 
 

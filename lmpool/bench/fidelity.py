@@ -54,6 +54,7 @@ from lmpool.sim.trace import TraceError
 
 QUICK = {"model": TINY, "requests": 48, "repetitions": 2}
 TOO_SMALL = f"Steps of {TINY} are shorter than what a server does beside them, and no simulation has: only counts tell."
+DTYPES = ("auto", "bfloat16", "float16", "float32")
 Run: TypeAlias = Callable[[TrialSpec, str], Kept]
 """A trial under the name of its folder."""
 
@@ -74,14 +75,14 @@ class Fidelity:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 1 where a count differs, or a trial is not valid."""
+    """The exit code: 1 where a count differs, or a trial is not valid; 2 for wrong usage."""
     given = flags.profiled(_parser(), QUICK, arguments)
     try:
         with TemporaryDirectory(prefix="lmpool-fidelity-") as place:
             found = measure(given, given.out or Path(place))
-    except (CalibrateError, SpecError, StepTimeError, TraceError) as error:
+    except (CalibrateError, SpecError, StepTimeError, TraceError, OSError) as error:
         print(f"lmpool bench fidelity: {error}", file=sys.stderr)
-        return 1
+        return flags.USAGE_CODE if isinstance(error, SpecError | TraceError) else 1
     document = json.dumps(attrs.asdict(found) | {"is_exact": found.is_exact}, indent=1)
     if given.json == "-":
         print(document)
@@ -111,12 +112,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--arm", default="routing", help="under the three loads (default %(default)s)")
     parser.add_argument("--replicas", type=flags.count, default=2, metavar="N", help="(default %(default)s)")
     parser.add_argument("--threads", type=flags.count, metavar="N", help="of each (default: cores / replicas)")
-    parser.add_argument("--block-size", type=flags.count, default=16, metavar="TOKENS", help="(default %(default)s)")
+    parser.add_argument(
+        "--block-size", type=flags.block_size, default=16, metavar="TOKENS", help="(default %(default)s)"
+    )
     parser.add_argument("--step-tokens", type=flags.count, default=512, metavar="N", help="(default %(default)s)")
-    parser.add_argument("--dtype", default="auto", help="(default %(default)s)")
+    parser.add_argument("--dtype", choices=DTYPES, default="auto", help="(default %(default)s)")
     parser.add_argument("--seed", type=flags.number, default=1, metavar="S")
     parser.add_argument("--out", type=Path, metavar="DIR", help="keep the trials there")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there as well; -: only them, to the output")
+    parser.add_argument(
+        "--json",
+        type=flags.output_or_dash,
+        metavar="FILE",
+        help="write the figures there as well; -: only them, to the output",
+    )
     return parser
 
 

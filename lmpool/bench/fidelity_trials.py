@@ -10,7 +10,7 @@ from lmpool.bench.load.counters import CacheCondition
 from lmpool.bench.locality import different_blocks
 from lmpool.bench.trial.kept import Kept, put_aside, read_kept
 from lmpool.bench.trial.process import perform_trial
-from lmpool.bench.trial.spec import TrialSpec, Venue
+from lmpool.bench.trial.spec import KV_BLOCKS_MIN, TrialSpec, Venue
 from lmpool.bench.trial.workload import trial_trace
 from lmpool.core.rates import Rates
 from lmpool.sim.step_time import RATE_NAMES
@@ -77,7 +77,7 @@ def base_spec(settings: FidelitySettings) -> TrialSpec:
         turns=None,
         arm=settings.arm,
         replicas=settings.replicas,
-        kv_blocks=1,
+        kv_blocks=KV_BLOCKS_MIN,
         block_size=settings.block_size,
         model=settings.model,
         step_tokens=settings.step_tokens,

@@ -1,12 +1,17 @@
 """Flags of measurements: a parser whose errors are two lines, numbers that are checked as they are read, profiles."""
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from typing_extensions import override
 
+from lmpool.core.limits import BLOCK_SIZE_MAX, BLOCK_SIZE_MIN
+
 USAGE_CODE = 2
+INTERRUPTED_CODE = 130
 
 
 class Parser(argparse.ArgumentParser):
@@ -38,6 +43,31 @@ def factor(text: str) -> float:
 
 def factor_from_zero(text: str) -> float:
     return 0.0 if float(text) == 0 else factor(text)
+
+
+def block_size(text: str) -> int:
+    value = int(text)
+    if not BLOCK_SIZE_MIN <= value <= BLOCK_SIZE_MAX or value & (value - 1):
+        raise argparse.ArgumentTypeError(f"{text} is not a power of two from {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX}")
+    return value
+
+
+def output(text: str) -> Path:
+    """A file that can be written, which is better known before anything is measured."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {folder}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text} cannot be written")
+    return path
+
+
+def output_or_dash(text: str) -> str:
+    """Or `-`, which is the standard output."""
+    return text if text == "-" else str(output(text))
 
 
 def profiled(

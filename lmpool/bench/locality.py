@@ -9,12 +9,11 @@ import asyncio
 import json
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import attrs
 from tqdm import tqdm
 
-from lmpool.bench.flags import profiled
+from lmpool.bench.flags import output, profiled
 from lmpool.bench.load.client import LEAD_NS
 from lmpool.bench.load.contents import RandomTokens
 from lmpool.bench.load.counters import rank_counters
@@ -96,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
         "--scale", type=float, default=0.1, metavar="X", help="of all token counts (default %(default)s)"
     )
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--json", type=output, metavar="FILE", help="write the figures there as well")
     runs = asyncio.run(_measure(profiled(parser, QUICK, arguments)))
     print("\n".join(table_lines(COLUMNS, [_row(run, runs) for run in runs])))
     return 0

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import attrs
 from tqdm import tqdm
 
-from lmpool.bench.flags import profiled
+from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, profiled
 from lmpool.bench.routing_cells import CELLS, CONVERSATION, IN_TICKS, Cell, is_sustained, load, saturation
 from lmpool.bench.routing_table import Measured, report
 from lmpool.bench.simulate import each_once
@@ -101,10 +101,10 @@ def main(arguments: Sequence[str]) -> int:
             _measure(given, cells, results)
     except (ResultsError, TraceError) as error:
         print(f"lmpool bench routing: {error}", file=sys.stderr)
-        return 2
+        return USAGE_CODE
     except KeyboardInterrupt:
         print("lmpool bench routing: interrupted; the same command goes on from here", file=sys.stderr)
-        return 130
+        return INTERRUPTED_CODE
     wanted = [run for run in results.runs.values() if run.cell in [cell.name for cell in cells]]
     print("\n".join(report(wanted)))
     return 0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from lmpool.bench.flags import USAGE_CODE, Parser, count, factor, number
+from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, Parser, count, factor, number, output, output_or_dash
 from lmpool.bench.simulate_explain import Watch
 from lmpool.bench.simulate_figures import PlotError, Run, Study, check_plot, json_text, plot, table
 from lmpool.core.ids import SECOND, Nanos, Rank
@@ -30,7 +30,6 @@ from lmpool.sim.trace import Trace, TraceError, at_speed, in_bursts, jittered, w
 from lmpool.sim.trace_formats import read_trace
 from lmpool.sim.workload import WORKLOAD, WORKLOADS, make_workload
 
-INTERRUPTED_CODE = 130
 BLOCK_SIZE = 64
 """Of clusters for traces that were recorded in none."""
 KV_TOKENS = 1_024_000
@@ -123,8 +122,10 @@ def _parser() -> argparse.ArgumentParser:
     times.add_argument("--profile", type=Path, metavar="FILE", help="rates as JSON (specs/step_time.md)")
     rack.add_argument("--slow", action="append", default=[], metavar="RANK:X", help="takes X times as long")
     rack.add_argument("--cold", action="append", default=[], metavar="RANK:SECONDS", help="joins empty so much later")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there; - for standard output")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them (.png, .svg, .pdf)")
+    parser.add_argument(
+        "--json", type=output_or_dash, metavar="FILE", help="write the figures there; - for standard output"
+    )
+    parser.add_argument("--plot", type=output, metavar="FILE", help="draw them (.png, .svg, .pdf)")
     parser.add_argument(
         "--explain", type=count, metavar="N", help="decisions in words: the N that cost most known prefix, by policy"
     )

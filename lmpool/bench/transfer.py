@@ -53,6 +53,14 @@ MIB = 1 << 20
 QUICK = {"blocks": [1, 8, 64], "rounds": 3, "windows": 2}
 
 
+POOLS = 4
+"""In memory at once, or as much: of both ends, and what plain copies inside one process are between."""
+
+
+class UsageError(Exception):
+    """One line: what of the flags cannot be, and what can."""
+
+
 @attrs.define
 class Samples:
     """Seconds, one a round."""
@@ -64,21 +72,44 @@ class Samples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 1 if something has arrived with other bytes, or nothing could be measured."""
+    """The exit code: 1 if something has arrived with other bytes, or nothing could be measured; 2 for wrong usage."""
     given = flags.profiled(_parser(), QUICK, arguments)
     try:
+        _check(given)
         if given.streams:
             return _streams(given)
-        if given.plot is not None:
-            check_plot(given.plot)
         curve = measure(given)
-    except (PlotError, TopologyError, TransactionError, WrongBytes, LMPoolError) as error:
+    except (UsageError, PlotError, TopologyError, TransactionError, WrongBytes, LMPoolError) as error:
         print(f"lmpool bench transfer: {error}", file=sys.stderr)
-        return 1
+        return flags.USAGE_CODE if isinstance(error, UsageError | PlotError | TopologyError) else 1
     if given.plot is not None:
         plot(curve, given.plot)
     _tell(given.json, json_text(curve), report_lines(curve))
     return 0 if curve.points else 1
+
+
+def _check(given: argparse.Namespace) -> None:
+    """Raises UsageError, PlotError, TopologyError."""
+    if given.plot is not None:
+        check_plot(given.plot)
+    if given.replicas < 2:
+        raise UsageError("--replicas: a pair takes two")
+    if given.pairs is not None:
+        listed_pairs(given.pairs, given.replicas)
+    if given.streams:
+        if SERVED not in given.path:
+            raise UsageError(f"--streams: workers send each other blocks by {SERVED} alone")
+        return
+    if given.model is not None:
+        raise UsageError("--model is for --streams; without it blocks have the form that --layers and so on say")
+    most = max(given.blocks or sizes(given.largest * MIB, block_bytes(given)))
+    needed = POOLS * _pool_blocks(most) * block_bytes(given)
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > free:
+        raise UsageError(
+            f"{most} blocks take pools and plain copies of {needed >> 20:,} MiB together, and {free >> 20:,} MiB are "
+            "free: measure fewer, or smaller ones"
+        )
 
 
 def _streams(given: argparse.Namespace) -> int:
@@ -112,44 +143,57 @@ def _tell(file: str | None, document: str, lines: Sequence[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = flags.Parser(
         "lmpool bench transfer",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--path", nargs="+", choices=PATHS, default=list(PATHS), help="(default: all that are here)")
-    parser.add_argument("--replicas", type=int, default=2, metavar="N", help="all their pairs (default %(default)s)")
+    parser.add_argument(
+        "--replicas", type=flags.count, default=2, metavar="N", help="all their pairs (default %(default)s)"
+    )
     parser.add_argument(
         "--pairs", metavar="LIST", help="0-1 (both ways), 0>1; default: all on CPU, linked ones on CUDA"
     )
-    parser.add_argument("--rounds", type=int, default=9, metavar="N", help="(default %(default)s)")
-    parser.add_argument("--blocks", nargs="+", type=int, metavar="N", help="(default: 1 to 64, and on to --largest)")
-    parser.add_argument("--largest", type=int, default=64, metavar="MIB", help="(default %(default)s)")
+    parser.add_argument("--rounds", type=flags.count, default=9, metavar="N", help="(default %(default)s)")
     parser.add_argument(
-        "--threads", type=int, default=1, metavar="N", help="of plain copies; paths copy on one (default %(default)s)"
+        "--blocks", nargs="+", type=flags.count, metavar="N", help="(default: 1 to 64, and on to --largest)"
     )
-    parser.add_argument("--chunk-bytes", type=int, metavar="N", help="(default: the path's own)")
+    parser.add_argument("--largest", type=flags.count, default=64, metavar="MIB", help="(default %(default)s)")
+    parser.add_argument(
+        "--threads",
+        type=flags.count,
+        default=1,
+        metavar="N",
+        help="of plain copies; paths copy on one (default %(default)s)",
+    )
+    parser.add_argument("--chunk-bytes", type=flags.count, metavar="N", help="(default: the path's own)")
     parser.add_argument("--checksum", action="store_true", help="computed on the way, and in the time")
     parser.add_argument(
-        "--cold", type=int, metavar="MIB", help="read before each copy (default: past the largest cache)"
+        "--cold", type=flags.number, metavar="MIB", help="read before each copy (default: past the largest cache)"
     )
     parser.add_argument("--seed", type=int, default=1, metavar="S")
     shape = parser.add_argument_group("blocks, by default those of SmolLM2-135M")
-    shape.add_argument("--layers", type=int, default=30, metavar="N")
-    shape.add_argument("--block-size", type=int, default=16, metavar="TOKENS")
-    shape.add_argument("--kv-heads", type=int, default=3, metavar="N")
-    shape.add_argument("--head-dim", type=int, default=64, metavar="N")
+    shape.add_argument("--layers", type=flags.count, default=30, metavar="N")
+    shape.add_argument("--block-size", type=flags.block_size, default=16, metavar="TOKENS")
+    shape.add_argument("--kv-heads", type=flags.count, default=3, metavar="N")
+    shape.add_argument("--head-dim", type=flags.count, default=64, metavar="N")
     shape.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
     streams = parser.add_argument_group("streams, instead of all that")
-    streams.add_argument("--streams", type=flags.number, default=0, metavar="N", help="decode N on every replica")
+    streams.add_argument("--streams", type=flags.count, default=0, metavar="N", help="decode N on every replica")
     streams.add_argument("--model", metavar="MODEL", help="as of lmpool serve (default: the bundled one)")
     streams.add_argument(
         "--windows", type=flags.count, default=6, metavar="N", help="of each kind (default %(default)s)"
     )
     streams.add_argument("--window-s", type=flags.factor, default=3.0, metavar="S", help="(default %(default)s)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there as well; -: only them, to the output")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them (.png, .svg, .pdf)")
+    parser.add_argument(
+        "--json",
+        type=flags.output_or_dash,
+        metavar="FILE",
+        help="write the figures there as well; -: only them, to the output",
+    )
+    parser.add_argument("--plot", type=flags.output, metavar="FILE", help="draw them (.png, .svg, .pdf)")
     return parser
 
 

@@ -125,6 +125,8 @@ def _fault(calibration: Calibration) -> str | None:
     steps = [*calibration.prefills, *calibration.decodes]
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
         return "a rate is negative or no number"
+    if not calibration.rates.step > 0 < calibration.rates.prefill:
+        return "a step or a prefill token takes no time"
     if not all(math.isfinite(step.seconds) and step.seconds > 0 for step in steps):
         return "a step took no time"
     if calibration.interference is not None and calibration.interference < 1:

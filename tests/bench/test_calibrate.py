@@ -207,17 +207,34 @@ def test_steps_that_cannot_be_measured_are_told(
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--replicas", "1"], "two replicas"),
-        (["--rounds", "0"], "one round"),
+        (["--replicas", "1"], "--replicas: a pair takes two"),
+        (["--rounds", "0"], "argument --rounds: 0 is less than 1"),
+        (["--threads", "0"], "argument --threads: 0 is less than 1"),
+        (["--block-size", "3"], "argument --block-size: 3 is not a power of two from 8 to 512"),
         (["--pairs", "0-7"], "'0-7' is no pair of two of the ranks 0 to 1"),
-        (["--output", "/nowhere/file"], "cannot write /nowhere/file"),
+        (["--output", "/nowhere/file"], "argument --output: there is no folder /nowhere"),
         (["--json", "figures"], "--json is for the figures of --check"),
-        (["--check", "--path", "gloo"], "workers on cpu cannot transfer by gloo yet"),
     ],
 )
-def test_wrong_flags_are_told(pretended: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str) -> None:
-    assert main(["--rounds", "1", "--output", str(pretended), *flags]) == 1
+def test_wrong_flags_are_told_before_anything_is_measured(
+    pretended: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    told: str,
+) -> None:
+    monkeypatch.setattr(calibrate, "measured_steps", lambda *_: pytest.fail("steps were measured"))
+    try:
+        code: object = main(["--rounds", "1", "--output", str(pretended), *flags])
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
     assert told in capsys.readouterr().err
+
+
+def test_what_workers_cannot_do_cannot_be_checked(pretended: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--rounds", "1", "--output", str(pretended), "--check", "--path", "gloo"]) == 1
+    assert "workers on cpu cannot transfer by gloo yet" in capsys.readouterr().err
 
 
 def test_the_p95_of_few_rounds_is_the_longest() -> None:

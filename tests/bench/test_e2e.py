@@ -136,3 +136,23 @@ def test_an_interruption_says_how_to_go_on(
     monkeypatch.setattr(e2e_trials, "perform_trial", perform)
     assert main([*SMALL, "--out", str(tmp_path)]) == 130
     assert f"the same command goes on in {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--arm", "routing", "--arm", "full", "--against", "single"], "--against single: it is not among the arms"),
+        (["--simulator", "--model", "paced"], "--model is for live trials"),
+        (["--simulator", "--threads", "2"], "--threads is for live trials"),
+        (["--rates", "h200"], "--rates is for the simulator"),
+        (["--simulator", "--rates", "h200"], "h200 is no file that can be read"),
+        (["--replicas", "65"], "replicas is 65: at most 64"),
+        (["--scale", "0.00001"], "kv_blocks is 1: at least 2"),
+    ],
+)
+def test_what_no_trial_can_be_is_told_before_the_first(
+    performed: list[str], capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+) -> None:
+    assert main(["--repetitions", "1", *flags]) == 2
+    assert capsys.readouterr().err.startswith(f"lmpool bench e2e: {told}")
+    assert not performed

@@ -217,9 +217,9 @@ def test_steps_are_not_measured_again_where_trials_go_on(
 
 
 def test_what_cannot_be_asked_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--workload", "nothing"]) == 1
+    assert main(["--workload", "nothing"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
-    assert main(["--arm", "nothing"]) == 1
+    assert main(["--arm", "nothing"]) == 2
     assert "there is no arm 'nothing'" in capsys.readouterr().err
 
 

@@ -1,6 +1,19 @@
+from pathlib import Path
+
 import pytest
 
-from lmpool.bench.flags import USAGE_CODE, Parser, count, factor, factor_from_zero, number, profiled
+from lmpool.bench.flags import (
+    USAGE_CODE,
+    Parser,
+    block_size,
+    count,
+    factor,
+    factor_from_zero,
+    number,
+    output,
+    output_or_dash,
+    profiled,
+)
 
 
 @pytest.mark.parametrize(
@@ -13,6 +26,12 @@ from lmpool.bench.flags import USAGE_CODE, Parser, count, factor, factor_from_ze
         (factor, "nan", "nan is not more than 0"),
         (factor_from_zero, "-0.5", "-0.5 is not more than 0"),
         (count, "many", "invalid count value: 'many'"),
+        (block_size, "0", "0 is not a power of two from 8 to 512"),
+        (block_size, "24", "24 is not a power of two from 8 to 512"),
+        (block_size, "1024", "1024 is not a power of two from 8 to 512"),
+        (output, "/", "/ is a folder"),
+        (output, "/nowhere/figures.json", "there is no folder /nowhere"),
+        (output_or_dash, "/nowhere/figures.json", "there is no folder /nowhere"),
     ],
 )
 def test_numbers_that_cannot_be_are_two_lines(
@@ -27,7 +46,15 @@ def test_numbers_that_cannot_be_are_two_lines(
 
 
 def test_numbers_that_can_be_are_read() -> None:
-    assert (count("3"), number("0"), factor("0.5"), factor_from_zero("0")) == (3, 0, 0.5, 0.0)
+    assert (count("3"), number("0"), factor("0.5"), factor_from_zero("0"), block_size("16")) == (3, 0, 0.5, 0.0, 16)
+
+
+def test_files_that_can_be_written_are_left_alone(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text("{}")
+    assert (output(str(old)), output(str(new)), output_or_dash("-")) == (old, new, "-")
+    assert output_or_dash(str(new)) == str(new)
+    assert (old.read_text(), new.exists()) == ("{}", False)
 
 
 @pytest.mark.parametrize(

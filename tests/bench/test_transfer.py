@@ -207,8 +207,26 @@ def test_help_says_what_was_not_run_on_hardware(capsys: pytest.CaptureFixture[st
 def test_pairs_that_make_no_sense_are_told_in_one_line(
     pretended: list[PairOrder], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--path", "shm", "--pairs", "0-9"]) == 1
+    assert main(["--path", "shm", "--pairs", "0-9"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--replicas", "1"], "--replicas: a pair takes two"),
+        (["--blocks", "8", "99999999999"], "99999999999 blocks take pools and plain copies of "),
+        (["--head-dim", "99999999"], "64 blocks take pools and plain copies of "),
+        (["--streams", "2", "--path", "gloo"], "--streams: workers send each other blocks by shm alone"),
+        (["--model", "m"], "--model is for --streams"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_before_anything_is(
+    pretended: list[PairOrder], capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+) -> None:
+    assert main(flags) == 2
+    assert capsys.readouterr().err.startswith(f"lmpool bench transfer: {told}")
+    assert not pretended
 
 
 def test_figures_are_drawn(pretended: list[PairOrder], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,5 +237,5 @@ def test_figures_are_drawn(pretended: list[PairOrder], tmp_path: Path, capsys: p
     )
     assert "<svg" in drawn.read_text()
     assert {row["path"] for row in json.loads((tmp_path / "f.json").read_text())["points"]} == {"shm", "gloo"}
-    assert main(["--path", "shm", "--plot", "curve.bmp"]) == 1
+    assert main(["--path", "shm", "--plot", "curve.bmp"]) == 2
     assert "should end in" in capsys.readouterr().err

@@ -97,6 +97,8 @@ def change(place: str, value: object) -> dict[str, Any]:
         ("pairs.0.points.1.residual_p95_s", "nan", "times of 8 blocks"),
         ("rates.prefill", -1.0, "a rate is negative"),
         ("rates.prefill", "nan", "a rate is negative or no number"),
+        ("rates.prefill", 0.0, "a step or a prefill token takes no time"),
+        ("rates.step", 0.0, "a step or a prefill token takes no time"),
         ("interference", 0.5, "less time than alone"),
         ("prefills.0.seconds", 0, "a step took no time"),
     ],

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmpool.bench.flags import USAGE_CODE, Parser, count
+from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, Parser, count
 from lmpool.bench.load.schema import json_schema
 from lmpool.bench.study.decisions import join, passed_over_lines
 from lmpool.bench.study.figures import PlotError, check_plots, drawn, pictures
@@ -31,7 +31,7 @@ from lmpool.bench.trial.spec import SpecError, Venue
 from lmpool.sim.step_time import StepTimeError
 from lmpool.sim.trace import TraceError
 
-INVALID_CODE, INTERRUPTED_CODE = 1, 130
+INVALID_CODE = 1
 DECISIONS = 10
 
 ABOUT = """\

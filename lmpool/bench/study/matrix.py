@@ -14,7 +14,7 @@ import attrs
 
 from lmpool.bench.locality import blocks_at_end
 from lmpool.bench.study.plan import Plan, WorkloadPlan
-from lmpool.bench.trial.spec import Placement, TrialSpec, Venue, arm_named
+from lmpool.bench.trial.spec import KV_BLOCKS_MIN, Placement, TrialSpec, Venue, arm_named
 from lmpool.bench.trial.workload import trial_trace
 from lmpool.sim.trace import Trace, prompt_lengths
 
@@ -98,7 +98,7 @@ def bare_spec(plan: Plan, workload: WorkloadPlan, rate: float, arm: str, repetit
         turns=workload.turns,
         arm=arm,
         replicas=system.replicas,
-        kv_blocks=1,
+        kv_blocks=KV_BLOCKS_MIN,
         block_size=system.block_size,
         model=system.model if is_live else None,
         step_tokens=system.step_tokens,
@@ -127,7 +127,7 @@ def misfit(plan: Plan, venue: Venue) -> str | None:
     """Which budget is too small for the longest request of its workload. Raises TraceError."""
     for trial in dict.fromkeys(attrs.evolve(trial, arm=plan.baseline) for trial in matrix(plan)):
         spec = trial_spec(plan, trial, venue)
-        longest = _longest(_sizes(attrs.evolve(spec, kv_blocks=1)))
+        longest = _longest(_sizes(attrs.evolve(spec, kv_blocks=KV_BLOCKS_MIN)))
         if longest > spec.kv_blocks * spec.block_size:
             return (
                 f"budget {trial.point.budget:g}: {spec.kv_blocks:,} blocks of {spec.block_size} tokens do not hold the "

@@ -25,9 +25,11 @@ def read_kept(folder: Path, log: Path) -> Kept:
 
 
 def last_line(log: Path) -> str:
-    """That says anything."""
-    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    """That says anything; a hint with the line before it, which has the cause."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    begin = -2 if lines and lines[-1].startswith("hint:") else -1
+    return "; ".join(lines[begin:]) or "it said nothing"
 
 
 def put_aside(folder: Path, word: str) -> None:

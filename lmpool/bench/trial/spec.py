@@ -13,6 +13,8 @@ from lmpool.core.route import POLICIES
 from lmpool.io.records import explain, strict_converter
 
 CONVERTER = strict_converter()
+KV_BLOCKS_MIN = 2
+"""As of a server."""
 TINY = "tiny"
 """A model made for the trial: a Llama of random weights, so small that steps are mostly overhead."""
 PACED = "paced"
@@ -154,13 +156,16 @@ def check_spec(spec: TrialSpec) -> None:
         ("in_flight", spec.in_flight),
         ("turns", spec.turns),
         ("replicas", spec.replicas),
-        ("kv_blocks", spec.kv_blocks),
         ("step_tokens", spec.step_tokens),
         ("sequences", spec.sequences),
         ("threads", spec.threads),
     ):
         if value is not None and value < 1:
             raise SpecError(f"{name} is {value}: at least 1")
+    if spec.kv_blocks < KV_BLOCKS_MIN:
+        raise SpecError(
+            f"kv_blocks is {spec.kv_blocks}: at least {KV_BLOCKS_MIN} (a scale of lengths scales it as well)"
+        )
     for name, amount in (("rate", spec.rate), ("scale", spec.scale), ("e2e_max_s", spec.e2e_max_s)):
         if amount is not None and not 0 < amount < float("inf"):
             raise SpecError(f"{name} is {amount:g}: more than 0, and finite")

@@ -18,6 +18,7 @@ SUFFIX = ".tar.xz"
 KEYS = ("workload", "budget", "load", "arm", "metric")
 TABLES = (
     ("five-arms", "Five arms"),
+    ("skew-paced", "Skew on six paced ranks"),
     ("residency", "Residency"),
     ("routing-matrix", "Routing matrix, live"),
     ("routing-matrix-simulator", "Routing matrix, simulated"),
