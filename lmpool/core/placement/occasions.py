@@ -5,6 +5,7 @@ as long as it is still worth it. `specs/placement.md` has the formulas.
 """
 
 from collections.abc import Iterator, Sequence
+from math import ceil
 
 import attrs
 
@@ -204,8 +205,8 @@ def _occasions(
 
 
 def _spare(site: Site, settings: PlacementSettings) -> int:
-    """Free blocks beyond those that must be left."""
-    return site.blocks_free - int(settings.room_share * site.blocks)
+    """Free blocks that moves may fill: a rank that they press would move something on, perhaps back."""
+    return site.blocks_free - ceil(max(settings.room_share, settings.pressure_share) * site.blocks)
 
 
 def _is_pressed(site: Site, settings: PlacementSettings) -> bool:

@@ -255,6 +255,18 @@ def test_what_another_rank_holds_too_is_not_moved() -> None:
     assert gates(found, Occasion.MOVE) == []
 
 
+@pytest.mark.parametrize(("room", "pressure"), [(0.0, 1 / 16), (1 / 16, 1 / 16), (1 / 8, 1 / 16), (1 / 16, 1 / 8)])
+def test_a_move_never_presses_its_target(room: float, pressure: float) -> None:
+    """Or that would move it back, and so on for ever. The share of a pool may be no whole number of blocks."""
+    settings = attrs.evolve(USUAL, room_share=room, pressure_share=pressure)
+    for free in range(8, 200):
+        sites = (site(0, free=0), site(1, free=free))
+        for proposal in proposed(sites, held("a", (8, 0), weight=3), settings=settings):
+            left = free - proposal.blocks
+            is_pressed = left < pressure * sites[1].blocks
+            assert proposal.occasion is not Occasion.MOVE or proposal.gate is not None or not is_pressed
+
+
 def test_a_move_has_nothing_reclaimed_at_its_target() -> None:
     full = attrs.evolve(site(1), blocks_free=0, blocks_open=900)
     assert gates(proposed((site(0, free=0), full), held("a", (64, 0))), Occasion.MOVE) == []
