@@ -39,6 +39,7 @@ from lmpool.bench.transfer_figures import Curve, PlotError, Point, check_plot, j
 from lmpool.bench.transfer_pair import MeasuredPair, PairOrder, WrongBytes, device_facts
 from lmpool.bench.transfer_streams import StreamOrder, measure_streams, stream_json, stream_lines
 from lmpool.bench.transfer_whole import WholeOrder, whole_times
+from lmpool.gpu.memory import host_memory, size_text
 from lmpool.gpu.paths.port import CHUNK_BYTES, PathKind
 from lmpool.io.errors import LMPoolError
 from lmpool.io.topology import RankPair, TopologyError, all_pairs, cuda_pairs, listed_pairs, run_smi
@@ -104,10 +105,10 @@ def _check(given: argparse.Namespace) -> None:
         raise UsageError("--model is for --streams; without it blocks have the form that --layers and so on say")
     most = max(given.blocks or sizes(given.largest * MIB, block_bytes(given)))
     needed = POOLS * _pool_blocks(most) * block_bytes(given)
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    free = host_memory().free
     if needed > free:
         raise UsageError(
-            f"{most} blocks take pools and plain copies of {needed >> 20:,} MiB together, and {free >> 20:,} MiB are "
+            f"{most} blocks take pools and plain copies of {size_text(needed)} together, and {size_text(free)} are "
             "free: measure fewer, or smaller ones"
         )
 
