@@ -59,7 +59,7 @@ def output(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"{text} is a folder")
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {folder}")
+        raise argparse.ArgumentTypeError(f"{text}: there is no folder {folder}")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise argparse.ArgumentTypeError(f"{text} cannot be written")
     return path

@@ -212,7 +212,7 @@ def test_steps_that_cannot_be_measured_are_told(
         (["--threads", "0"], "argument --threads: 0 is less than 1"),
         (["--block-size", "3"], "argument --block-size: 3 is not a power of two from 8 to 512"),
         (["--pairs", "0-7"], "'0-7' is no pair of two of the ranks 0 to 1"),
-        (["--output", "/nowhere/file"], "argument --output: there is no folder /nowhere"),
+        (["--output", "/nowhere/file"], "argument --output: /nowhere/file: there is no folder /nowhere"),
         (["--json", "figures"], "--json is for the figures of --check"),
     ],
 )

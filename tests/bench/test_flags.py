@@ -30,8 +30,8 @@ from lmpool.bench.flags import (
         (block_size, "24", "24 is not a power of two from 8 to 512"),
         (block_size, "1024", "1024 is not a power of two from 8 to 512"),
         (output, "/", "/ is a folder"),
-        (output, "/nowhere/figures.json", "there is no folder /nowhere"),
-        (output_or_dash, "/nowhere/figures.json", "there is no folder /nowhere"),
+        (output, "/nowhere/figures.json", "/nowhere/figures.json: there is no folder /nowhere"),
+        (output_or_dash, "/nowhere/figures.json", "/nowhere/figures.json: there is no folder /nowhere"),
     ],
 )
 def test_numbers_that_cannot_be_are_two_lines(
