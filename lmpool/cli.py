@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from types import FrameType
 
 import lmpool
 from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, Parser
@@ -190,11 +189,7 @@ def _bench(name: str, arguments: Sequence[str]) -> int:
 
 def _interruptible(name: str, measure: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """TERM ends a measurement as Ctrl+C does, so that its processes and folders go with it."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return int(measure(arguments))
     except KeyboardInterrupt:

@@ -15,7 +15,7 @@ from lmpool.core.effects import (
     Outcome,
 )
 from lmpool.core.events import ClientGone, DrainOrdered, StopFound
-from lmpool.core.ids import SECOND, Nanos, Rank, TransferId
+from lmpool.core.ids import SECOND, Nanos, Peer, Rank, TransferId
 from lmpool.core.messages.ingress_control import (
     BookingEnded,
     BookingsOffered,
@@ -309,29 +309,29 @@ def test_the_last_refusal_says_why(reason: RefusalReason, outcome: Outcome) -> N
     assert front.outcome(1) is outcome
 
 
-def test_who_never_fits_is_told_so_although_a_worker_was_lost_that_was_to_begin_it() -> None:
+def told_never_fits(front: Front, teller: Peer) -> None:
+    """Request 1 has lost its worker, and control or the other worker finds it too long."""
+    front.lose(W0)
+    if teller == CONTROL:
+        front.hear(CONTROL, Unroutable(request(1), 1, UnroutableReason.NEVER_FITS, 17))
+    else:
+        front.decide(front.asked(), W1)
+        refuse(front, front.submitted()[1], W1, RefusalReason.NEVER_FITS)
+
+
+@pytest.mark.parametrize("teller", [CONTROL, W1])
+def test_who_never_fits_is_told_so_although_a_worker_was_lost_that_was_to_begin_it(teller: Peer) -> None:
     """It waited until nobody would come in time, and asked all the while."""
-    for refused_by in (CONTROL, W1):
-        front, _ = submitted_front()
-        front.lose(W0)
-        if refused_by == CONTROL:
-            front.hear(CONTROL, Unroutable(request(1), 1, UnroutableReason.NEVER_FITS, 17))
-        else:
-            front.decide(front.asked(), W1)
-            refuse(front, front.submitted()[1], W1, RefusalReason.NEVER_FITS)
-        assert front.outcome(1) is Outcome.NEVER_FITS
+    front, _ = submitted_front()
+    told_never_fits(front, teller)
+    assert front.outcome(1) is Outcome.NEVER_FITS
 
 
-def test_who_has_begun_somewhere_waits_for_a_worker_that_it_fits() -> None:
-    for refused_by in (CONTROL, W1):
-        front, _ = streaming_front()
-        front.lose(W0)
-        if refused_by == CONTROL:
-            front.hear(CONTROL, Unroutable(request(1), 1, UnroutableReason.NEVER_FITS, 17))
-        else:
-            front.decide(front.asked(), W1)
-            refuse(front, front.submitted()[1], W1, RefusalReason.NEVER_FITS)
-        assert front.phase() == "waiting"
+@pytest.mark.parametrize("teller", [CONTROL, W1])
+def test_who_has_begun_somewhere_waits_for_a_worker_that_it_fits(teller: Peer) -> None:
+    front, _ = streaming_front()
+    told_never_fits(front, teller)
+    assert front.phase() == "waiting"
 
 
 def test_a_route_to_a_life_that_is_not_linked_is_asked_again() -> None:
