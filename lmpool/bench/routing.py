@@ -16,7 +16,16 @@ import attrs
 from tqdm import tqdm
 
 from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, profiled
-from lmpool.bench.routing_cells import CELLS, CONVERSATION, IN_TICKS, Cell, is_sustained, load, saturation
+from lmpool.bench.routing_cells import (
+    CELLS,
+    CONVERSATION,
+    IN_TICKS,
+    WITH_COPIES,
+    Cell,
+    is_sustained,
+    load,
+    saturation,
+)
 from lmpool.bench.routing_table import Measured, report
 from lmpool.bench.simulate import each_once
 from lmpool.core.route import POLICIES
@@ -119,7 +128,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--cells", nargs="+", choices=tuple(CELLS), metavar="CELL", help=f"of {', '.join(CELLS)}")
     parser.add_argument("--trace", type=Path, metavar="FILE", help=f"of the cells {CONVERSATION} and {IN_TICKS}")
-    parser.add_argument("--policies", nargs="+", choices=tuple(POLICIES), metavar="NAME", help="(default: each once)")
+    parser.add_argument(
+        "--policies",
+        nargs="+",
+        choices=(*POLICIES, *WITH_COPIES),
+        metavar="NAME",
+        help=f"(default: each once); {' and '.join(WITH_COPIES)} have blocks copied between ranks as well",
+    )
     parser.add_argument("--loads", nargs="+", type=float, default=list(LOADS), metavar="X", help="of saturation")
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="1 to N (default %(default)s)")
     parser.add_argument("--requests", type=int, metavar="N", help="of every run (default: as its cell has it)")
@@ -156,7 +171,8 @@ def _searched(given: argparse.Namespace, cell: Cell) -> tuple[str, int]:
 
 
 def _jobs(given: argparse.Namespace, cells: Sequence[Cell], results: Results) -> Iterator[Job]:
-    policies = dict.fromkeys(POLICIES[name]().name for name in given.policies or each_once())
+    wanted = given.policies or (*each_once(), *WITH_COPIES)
+    policies = dict.fromkeys(name if name in WITH_COPIES else POLICIES[name]().name for name in wanted)
     for cell in cells:
         rate = results.saturations[_searched(given, cell)]
         for share in given.loads:
@@ -185,5 +201,7 @@ def perform(job: Job, trace: Path | None) -> float | dict[str, object]:
     if job.policy == SEARCH:
         return saturation(job.rate, lambda rate: is_sustained(cell, trace, job.requests, rate))
     ready = load(cell, trace, job.requests, job.rate, job.seed)
-    figures = replay(ready.trace, ready.prompts, cell.rack, job.policy, job.seed)
+    policy, placement = WITH_COPIES.get(job.policy, (job.policy, None))
+    rack = attrs.evolve(cell.rack, placement=placement)
+    figures = replay(ready.trace, ready.prompts, rack, policy, job.seed)
     return {"fingerprint": ready.trace.fingerprint, **attrs.asdict(figures)}

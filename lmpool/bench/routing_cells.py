@@ -12,6 +12,7 @@ import attrs
 
 from lmpool.core.ids import SECOND, Nanos, Rank
 from lmpool.core.limits import DECISIONS_KEPT
+from lmpool.core.placement.proposal import USUAL, PlacementSettings
 from lmpool.sim.collection import uncollected
 from lmpool.sim.copy_time import assumed_copies
 from lmpool.sim.prompts import Prompts
@@ -33,6 +34,13 @@ STRIDE = 1.4
 BRACKET = 1.03
 """The search ends when its two sides are within this factor."""
 RATE_RANGE = (1e-3, 1e4)
+
+WITH_COPIES: dict[str, tuple[str, PlacementSettings]] = {
+    "marginal-time+copies": ("marginal-time", USUAL),
+    "mooncake+pulls": ("mooncake", attrs.evolve(USUAL, chains_max=0)),
+}
+"""Policies that also have blocks sent between ranks: the policy, and what control does of its own accord. The paper of
+the second knows copies for requests only."""
 
 
 @attrs.frozen

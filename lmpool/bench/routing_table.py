@@ -1,15 +1,20 @@
-"""How a policy stands against the best known one, entry by entry: a cell, a load and a figure, mean over seeds."""
+"""How a policy stands against the best known one, entry by entry: a cell, a load and a figure, mean over seeds.
 
-from collections.abc import Mapping, Sequence
+Twice: routing alone against what is known without copies of blocks, then with copies against all that is known.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from math import exp, log
 from statistics import fmean
 from typing import TypeAlias
 
 import attrs
 
+from lmpool.bench.routing_cells import WITH_COPIES
 from lmpool.bench.table import table_lines
 
 OURS = "marginal-time"
+OURS_WITH_COPIES = "marginal-time+copies"
 METRICS: dict[str, tuple[str, str]] = {
     "ttft mean": ("ttft_s", "mean"),
     "ttft p99": ("ttft_s", "p99"),
@@ -59,7 +64,7 @@ def value_of(run: Measured, metric: str) -> float:
 
 
 def best_known(policies: Mapping[str, float]) -> tuple[float, str]:
-    return min((value, policy) for policy, value in policies.items() if policy != OURS)
+    return min((value, policy) for policy, value in policies.items() if policy not in (OURS, OURS_WITH_COPIES))
 
 
 def ratios(found: Mapping[Entry, Mapping[str, float]], policy: str) -> dict[Entry, float]:
@@ -72,29 +77,41 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def report(runs: Sequence[Measured]) -> list[str]:
-    found = {entry: values for entry, values in entries(runs).items() if OURS in values and len(values) > 1}
+    alone = [run for run in runs if run.policy not in WITH_COPIES]
+    lines = _section(alone, OURS)
+    if len(alone) < len(runs):
+        lines += ["", "", *_section(runs, OURS_WITH_COPIES)]
+    return lines
+
+
+def _section(runs: Sequence[Measured], ours: str) -> list[str]:
+    found = {entry: values for entry, values in entries(runs).items() if ours in values and _is_compared(values)}
     if not found:
-        return [f"nothing to compare yet: {len(runs)} runs, and no entry that {OURS} and another policy have in common"]
-    ours = ratios(found, OURS)
+        return [f"nothing to compare yet: {len(runs)} runs, and no entry that {ours} and a known policy have in common"]
+    mine = ratios(found, ours)
     return [
-        f"{OURS} over the best known policy of each entry ({len(runs)} runs)",
-        *_entry_lines(found, ours),
+        f"{ours} over the best known policy of each entry ({len(runs)} runs)",
+        *_entry_lines(found, mine),
         "",
-        "each policy over the best known one, geometric means over the entries",
-        *_policy_lines(found),
+        f"each policy over the best known one, and {ours} over each policy, geometric means over the entries",
+        *_policy_lines(found, ours),
         "",
-        *_listed_lines(found, ours),
+        *_listed_lines(found, mine, ours),
     ]
 
 
-def _entry_lines(found: Mapping[Entry, Mapping[str, float]], ours: Mapping[Entry, float]) -> list[str]:
+def _is_compared(policies: Collection[str]) -> bool:
+    return any(policy not in (OURS, OURS_WITH_COPIES) for policy in policies)
+
+
+def _entry_lines(found: Mapping[Entry, Mapping[str, float]], mine: Mapping[Entry, float]) -> list[str]:
     places = list(dict.fromkeys((cell, load) for cell, load, _ in found))
     rows = []
     for cell, load in places:
         cells = [f"{cell} {load:g}"]
         for metric in METRICS:
             best = best_known(found[cell, load, metric])[1]
-            cells += [f"{ours[cell, load, metric]:.3f}", best]
+            cells += [f"{mine[cell, load, metric]:.3f}", best]
         rows.append(cells)
     columns = ["cell, load"]
     for metric in METRICS:
@@ -102,26 +119,27 @@ def _entry_lines(found: Mapping[Entry, Mapping[str, float]], ours: Mapping[Entry
     return table_lines(columns, rows)
 
 
-def _policy_lines(found: Mapping[Entry, Mapping[str, float]]) -> list[str]:
+def _policy_lines(found: Mapping[Entry, Mapping[str, float]], ours: str) -> list[str]:
     rows = []
     for policy in dict.fromkeys(policy for values in found.values() for policy in values):
         mine = ratios(found, policy)
         by_metric = [
             geometric_mean([ratio for entry, ratio in mine.items() if entry[2] == metric]) for metric in METRICS
         ]
-        rows.append((geometric_mean(list(mine.values())), policy, by_metric))
+        against = geometric_mean([values[ours] / values[policy] for values in found.values() if policy in values])
+        rows.append((geometric_mean(list(mine.values())), policy, [*by_metric, against]))
     rows.sort()
-    cells = [[policy, f"{whole:.3f}", *(f"{mean:.3f}" for mean in by_metric)] for whole, policy, by_metric in rows]
-    return table_lines(["policy", "all", *METRICS], cells)
+    cells = [[policy, f"{whole:.3f}", *(f"{mean:.3f}" for mean in means)] for whole, policy, means in rows]
+    return table_lines(["policy", "all", *METRICS, "ours over it"], cells)
 
 
-def _listed_lines(found: Mapping[Entry, Mapping[str, float]], ours: Mapping[Entry, float]) -> list[str]:
-    listed = [(entry, ratio) for entry, ratio in ours.items() if ratio > bound(entry)]
-    lines = [f"{len(listed)} of {len(ours)} entries above {MEAN_MAX:g} (means) or {P99_MAX:g} (p99)"]
+def _listed_lines(found: Mapping[Entry, Mapping[str, float]], mine: Mapping[Entry, float], ours: str) -> list[str]:
+    listed = [(entry, ratio) for entry, ratio in mine.items() if ratio > bound(entry)]
+    lines = [f"{len(listed)} of {len(mine)} entries above {MEAN_MAX:g} (means) or {P99_MAX:g} (p99)"]
     for (cell, load, metric), ratio in sorted(listed, key=lambda pair: -pair[1]):
         value, best = best_known(found[cell, load, metric])
-        mine = found[cell, load, metric][OURS]
-        lines.append(f"  {cell} {load:g} {metric}: {ratio:.3f} ({mine:.3f} s; {best} {value:.3f} s)")
+        seconds = found[cell, load, metric][ours]
+        lines.append(f"  {cell} {load:g} {metric}: {ratio:.3f} ({seconds:.3f} s; {best} {value:.3f} s)")
     return lines
 
 

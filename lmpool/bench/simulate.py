@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=("on", "off"),
         default="off",
         help="copy KV blocks between replicas where that saves more than it takes (default %(default)s); pulls for "
-        "requests only with marginal-time",
+        "requests only with marginal-time and mooncake",
     )
     times = rack.add_mutually_exclusive_group()
     times.add_argument("--accelerator", default=ACCELERATOR_DEFAULT, choices=tuple(ACCELERATORS))

@@ -5,12 +5,10 @@ Pure, so that a running server and the simulator say the same. Lines are for peo
 
 from collections.abc import Sequence
 
+from lmpool.core.fleet import IN_TIME
 from lmpool.core.history import History, Visit
 from lmpool.core.ids import MILLISECOND, Nanos, RequestId
 from lmpool.core.messages.ingress_control import Candidate, Decision
-
-IN_TIME = ("marginal-time", "mooncake")
-"""Policies whose terms and costs are nanoseconds; shown in milliseconds."""
 
 WAIT_TERMS = ("wait", "queue")
 FIRST_TOKEN_TERMS = (*WAIT_TERMS, "prefill")

@@ -12,6 +12,9 @@ from lmpool.core.messages.ingress_control import RouteAsked
 from lmpool.core.messages.worker_control import Load, WorkerJoined
 from lmpool.core.rates import Rates
 
+IN_TIME = {"marginal-time": "least marginal time", "mooncake": "least predicted time to first token"}
+"""Policies that reckon in time, so that blocks sent can be weighed against blocks computed; and what each minimises."""
+
 
 @attrs.define
 class RankView:

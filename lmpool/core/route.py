@@ -17,7 +17,7 @@ from lmpool.core.cost import (
     traffic_rates,
 )
 from lmpool.core.decision_log import DecisionLog, Outcome
-from lmpool.core.fleet import Choice, Lineup, Policy, RankView, RouteView, outlook
+from lmpool.core.fleet import IN_TIME, Choice, Lineup, Policy, RankView, RouteView, outlook
 from lmpool.core.ids import SECOND, Nanos, Rank, RequestId
 from lmpool.core.ledger import Ledger
 from lmpool.core.limits import RANKS_MAX
@@ -68,7 +68,7 @@ RETRY_AFTER_MIN_NS = SECOND
 """The header that carries it to clients counts whole seconds."""
 
 
-FETCHED = "least marginal time, with blocks that another rank sends"
+FETCHED = "with blocks that another rank sends"
 
 NO_TIMES = (0.0,) * RANKS_MAX
 
@@ -113,11 +113,11 @@ class Ruling:
 class Router:
     """Owns what decisions remember: the policy, the tie cursor, the traffic so far and the latest decisions."""
 
-    __slots__ = ("_cursor", "_log", "_number", "_output_mean", "_policy", "_takes_pulls", "_traffic", "_wait_max_ns")
+    __slots__ = ("_aim", "_cursor", "_log", "_number", "_output_mean", "_policy", "_traffic", "_wait_max_ns")
 
     def __init__(self, policy: str, wait_max_ns: Nanos, decisions_kept: int, now: Nanos) -> None:
         self._policy = POLICIES[policy]()
-        self._takes_pulls = POLICIES[policy] is MarginalTime
+        self._aim = IN_TIME.get(self._policy.name)
         self._wait_max_ns = wait_max_ns
         self._log = DecisionLog(self._policy.name, self._policy.term_names, decisions_kept)
         self._number = 0
@@ -164,7 +164,7 @@ class Router:
         if not ranks:
             self._note_refusal(now, asked, "busy: every rank that fits is excluded", absent)
             return Ruling(Busy(asked.request, asked.attempt, RETRY_AFTER_MIN_NS), None, None, 0.0)
-        if not self._takes_pulls:
+        if self._aim is None:
             find_pulls = None
         holders = lineup.holders if find_pulls is None else lineup.holders | sum(map(_holder, lineup.leaving))
         depths = table.depths(asked.chain, holders)
@@ -178,7 +178,7 @@ class Router:
         choice = self._policy.choose(view)
         pull = None if pulls is None else pulls.proposals[choice.index]
         if pull is not None and pull.gate is None:
-            choice.reason = FETCHED
+            choice.reason = f"{self._aim}, {FETCHED}"
         wait = min(view.waits)
         if wait > self._wait_max_ns:
             self._note(view, choice, None, "busy: every wait is too long", numbers, absent, None)

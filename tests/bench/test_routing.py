@@ -111,6 +111,47 @@ def test_a_report_lists_what_is_above_its_bound_and_ranks_policies() -> None:
     lines = report(runs)
     assert "1 of 4 entries above 1.1 (means) or 1.2 (p99)" in lines
     assert any(line.startswith("  one 0.5 ttft mean: 1.150 (1.150 s; a 1.000 s)") for line in lines)
-    ranking = lines[lines.index("each policy over the best known one, geometric means over the entries") + 2 :][:3]
+    ranking = lines[
+        lines.index(
+            f"each policy over the best known one, and {OURS} over each policy, geometric means over the entries"
+        )
+        + 2 :
+    ][:3]
     assert [line.split()[0] for line in ranking] == ["a", OURS, "b"]
     assert ranking[1].split()[1] == f"{geometric_mean([1.15, 1.15, 1.0, 1.0]):.3f}"
+
+
+def test_copies_are_compared_apart_from_routing_alone() -> None:
+    copies = "marginal-time+copies"
+    runs = [
+        _measured(OURS, 1, 1.0),
+        _measured("a", 1, 2.0),
+        _measured(copies, 1, 0.5),
+        _measured("mooncake+pulls", 1, 0.8),
+    ]
+    lines = report(runs)
+    begins = [index for index, line in enumerate(lines) if "over the best known policy of each entry" in line]
+    assert [lines[index].split()[0] for index in begins] == [OURS, copies]
+    alone, whole = lines[: begins[1]], lines[begins[1] :]
+    assert not any(copies in line or "mooncake+pulls" in line for line in alone)
+    (entry,) = [line for line in alone if line.startswith("one 0.5")]
+    assert entry.split()[2:4] == ["0.500", "a"]
+    (entry,) = [line for line in whole if line.startswith("one 0.5")]
+    assert entry.split()[2:4] == ["0.625", "mooncake+pulls"]
+    (ours,) = [line for line in alone if line.startswith("a ")]
+    assert ours.split()[-1] == f"{geometric_mean([0.5, 0.5, 1.0, 1.0]):.3f}"
+
+
+def test_blocks_are_copied_only_where_the_name_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    known = {"kind": "saturation", "cell": "hot-session-skew", "requests": 150, "rate": 60.0}
+    path.write_text(json.dumps(known) + "\n")
+    names = ["default", "marginal-time+copies", "mooncake", "mooncake+pulls"]
+    wanted = ["--cells", "hot-session-skew", "--loads", "0.9", "--seeds", "1", "--requests", "150"]
+    assert _run(capsys, *wanted, "--policies", *names, "--json", str(path))[0] == 0
+    begun = {line["job"]["policy"]: line["figures"]["placement"] for line in _written(path)[1:]}
+    assert begun[OURS] is None
+    assert begun["mooncake"] is None
+    occasions = {name: [one for one, count in begun[name]["admitted"] if count] for name in names if "+" in name}
+    assert "copy" in occasions["marginal-time+copies"]
+    assert occasions["mooncake+pulls"] == ["pull"]

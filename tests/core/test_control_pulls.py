@@ -88,7 +88,7 @@ def publish(plane: Plane, source: int, target: int) -> None:
 def test_a_pull_begins_with_the_route_that_counts_on_it() -> None:
     plane = plane_of(CHAIN, b"")
     answer = decide(plane, 1)
-    assert (answer.rank, answer.reason) == (Rank(1), FETCHED)
+    assert (answer.rank, answer.reason) == (Rank(1), f"least marginal time, {FETCHED}")
     assert answer.awaits == Awaited(FIRST, 64, Nanos(plane.now + 10 * MILLISECOND + PREFILL_NS))
     to_target, to_source = begun(plane)
     assert isinstance(to_target, PrepareTarget)
@@ -97,6 +97,35 @@ def test_a_pull_begins_with_the_route_that_counts_on_it() -> None:
     assert (to_target.chain, to_target.first) == (CHAIN, 0)
     assert prefill(plane, 1) == 1
     assert plane.decision().fetch.endswith("admitted")
+
+
+def test_mooncake_pulls_where_a_copy_is_sooner_than_the_queue_of_the_holder() -> None:
+    plane = plane_of(CHAIN, b"", policy="mooncake")
+    assert decide(plane, 1, CHAIN + chain(("tail", 400))).rank == Rank(0)
+    assert begun(plane) == []
+    answer = decide(plane, 2)
+    assert (answer.rank, answer.reason) == (Rank(1), f"least predicted time to first token, {FETCHED}")
+    chosen = plane.decision().candidates[1]
+    assert chosen.terms[0] >= 10 * MILLISECOND, "it waits for the copy"
+    assert chosen.uncached_tokens == 1
+
+
+def test_mooncake_computes_what_is_sooner_computed_than_copied() -> None:
+    slow = PlacementRules(USUAL, profile(point(1, (0, 0), (200, 400))), tuple(paths(3)))
+    plane = plane_of(CHAIN, b"", rules=slow, policy="mooncake")
+    assert decide(plane, 1, CHAIN + chain(("tail", 400))).rank == Rank(0)
+    answer = decide(plane, 2)
+    assert (answer.rank, answer.reason) == (Rank(1), "least predicted time to first token")
+    assert plane.decision().candidates[1].uncached_tokens == TOKENS
+    assert begun(plane) == []
+
+
+def test_policies_that_do_not_reckon_in_time_pull_nothing() -> None:
+    for policy in ("least-loaded", "longest-prefix", "dynamo-64"):
+        plane = plane_of(CHAIN, b"", policy=policy)
+        for counter in range(1, 4):
+            assert FETCHED not in decide(plane, counter).reason
+        assert begun(plane) == []
 
 
 def test_the_transfer_is_in_the_wait_of_the_chosen_rank() -> None:

@@ -7,7 +7,8 @@ import attrs
 from lmpool.bench.load.measured import Measured
 from lmpool.bench.table import table_lines
 from lmpool.bench.trial.evidence import Evidence
-from lmpool.core.explanation import IN_TIME, request_word
+from lmpool.core.explanation import request_word
+from lmpool.core.fleet import IN_TIME
 from lmpool.core.ids import MILLISECOND, SECOND
 from lmpool.core.messages.ingress_control import Candidate, Decision
 

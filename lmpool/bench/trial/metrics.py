@@ -120,7 +120,7 @@ def _counts(evidence: Evidence) -> dict[str, float]:
         "preemptions": sum(gained(counters, "preemptions")),
         "transfers": _published(counters.after) - _published(counters.before),
         "transferred_blocks": counters.after.transfers.blocks - counters.before.transfers.blocks,
-        "fetched_routes": sum(decision.reason == FETCHED for decision in evidence.decisions),
+        "fetched_routes": sum(decision.reason.endswith(FETCHED) for decision in evidence.decisions),
         "routed_share_most": max(routed, default=0) / sum(routed) if sum(routed) else 0.0,
     }
 
