@@ -1,6 +1,7 @@
 """The program `lmpool`, and the only place where io meets gpu. Heavy imports stand where they are needed."""
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,8 @@ from lmpool.io.bodies import Ports, Say, run_body
 from lmpool.io.orders import PrepareOrder, WorkerOrder
 from lmpool.sim.integer_model import ARCHITECTURE, integer_replica
 
+CUT_OFF_CODE = 141
+"""As a shell has it for a program that ends by SIGPIPE."""
 MODEL_HINT = "install the model packages: pip install 'lmpool[model]'"
 
 
@@ -59,7 +62,13 @@ def main() -> None:
         sys.exit(run_body(int(sys.argv[3]), Ports(load_replica, prepare)))
     from lmpool import cli
 
-    sys.exit(cli.main(sys.argv[1:]))
+    try:
+        code = cli.main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads it has enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = CUT_OFF_CODE
+    sys.exit(code)
 
 
 if __name__ == "__main__":

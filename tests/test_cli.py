@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -122,3 +123,14 @@ def test_term_ends_a_measurement_as_an_interruption_does(
     monkeypatch.setattr("lmpool.bench.calibrate.main", measure)
     assert outcome(["calibrate", "model"], capsys) == (130, "", "lmpool calibrate: interrupted\n")
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_whoever_reads_only_the_beginning_sees_no_trace() -> None:
+    file = Path(__file__).parents[1] / "specs" / "evidence" / "policies.jsonl.xz"
+    command = [sys.executable, "-m", "lmpool", "bench", "routing", "--report", "--json", str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141

@@ -6,11 +6,12 @@ there. `specs/workloads.md` says what cells and loads are.
 
 import argparse
 import json
+import lzma
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, Literal, TypeAlias
 
 import attrs
 from tqdm import tqdm
@@ -71,10 +72,17 @@ class Results:
         """By cell and requests of the search."""
         self.runs: dict[Key, Measured] = {}
         if path is not None and path.exists():
-            for number, line in enumerate(path.read_text().splitlines(), start=1):
-                self._read(number, line)
+            self._read_all(path)
 
-    def _read(self, number: int, line: str) -> None:
+    def _read_all(self, path: Path) -> None:
+        try:
+            with _opened(path, "rb") as file:
+                for number, line in enumerate(file, start=1):
+                    self._read(number, line)
+        except (OSError, EOFError, lzma.LZMAError) as error:
+            raise ResultsError(f"{path} cannot be read: {error}") from error
+
+    def _read(self, number: int, line: bytes) -> None:
         try:
             fields = json.loads(line)
             if fields["kind"] == "saturation":
@@ -96,8 +104,13 @@ class Results:
     def _write(self, fields: dict[str, object]) -> None:
         """Whole lines only: an interruption loses at most what was not written."""
         if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(fields) + "\n")
+            with _opened(self._path, "ab") as file:
+                file.write(json.dumps(fields).encode() + b"\n")
+
+
+def _opened(path: Path, mode: Literal["rb", "ab"]) -> lzma.LZMAFile | BinaryIO:
+    """Compressed if it is called so. Raises OSError."""
+    return lzma.open(path, mode) if path.suffix == ".xz" else path.open(mode)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -105,7 +118,7 @@ def main(arguments: Sequence[str]) -> int:
     given = profiled(_parser(), QUICK, arguments)
     try:
         results = Results(given.json)
-        cells = [CELLS[name] for name in given.cells or _possible(given.trace)]
+        cells = [CELLS[name] for name in given.cells or _possible(given)]
         if not given.report:
             _measure(given, cells, results)
     except (ResultsError, TraceError) as error:
@@ -139,13 +152,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="1 to N (default %(default)s)")
     parser.add_argument("--requests", type=int, metavar="N", help="of every run (default: as its cell has it)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="lines of results: added to, and gone on from")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="lines of results: added to, and gone on from; FILE.xz is compressed"
+    )
     parser.add_argument("--report", action="store_true", help="run nothing; print what --json has")
     return parser
 
 
-def _possible(trace: Path | None) -> list[str]:
-    return [name for name, cell in CELLS.items() if trace is not None or cell.workload]
+def _possible(given: argparse.Namespace) -> list[str]:
+    is_everything = given.report or given.trace is not None
+    return [name for name, cell in CELLS.items() if is_everything or cell.workload]
 
 
 def _measure(given: argparse.Namespace, cells: Sequence[Cell], results: Results) -> None:
@@ -204,4 +220,6 @@ def perform(job: Job, trace: Path | None) -> float | dict[str, object]:
     policy, placement = WITH_COPIES.get(job.policy, (job.policy, None))
     rack = attrs.evolve(cell.rack, placement=placement)
     figures = replay(ready.trace, ready.prompts, rack, policy, job.seed)
+    if figures.placement is not None:
+        figures = attrs.evolve(figures, placement=attrs.evolve(figures.placement, placed=(), refusals=()))
     return {"fingerprint": ready.trace.fingerprint, **attrs.asdict(figures)}

@@ -1,4 +1,5 @@
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,20 @@ def test_runs_are_written_as_lines_and_an_interrupted_matrix_goes_on(
     assert (code, again) == (0, out)
     assert _written(path)[:-1] == lines[:-1]
     assert _written(path)[-1] == lines[-1]
+
+
+def test_a_compressed_file_is_gone_on_from_as_well(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    known = {"kind": "saturation", "cell": "one-system-prompt", "requests": 30, "rate": 40.0}
+    packed = tmp_path / "runs.jsonl.xz"
+    packed.write_bytes(lzma.compress(json.dumps(known).encode() + b"\n"))
+    code, out, _ = _run(capsys, *SMALL, "--json", str(packed))
+    assert (code, len(lzma.decompress(packed.read_bytes()).splitlines())) == (0, 5)
+    assert _run(capsys, *SMALL, "--report", "--json", str(packed)) == (0, out, "")
+
+    packed.write_bytes(packed.read_bytes()[:-20])
+    code, _, err = _run(capsys, *SMALL, "--report", "--json", str(packed))
+    assert code == 2
+    assert "runs.jsonl.xz cannot be read" in err
 
 
 def test_a_saturation_that_is_not_known_is_searched_once(
