@@ -85,9 +85,15 @@ def _join(parent: nn.Module, names: tuple[str, ...]) -> None:
         setattr(parent, name, JoinedPart(joined, index, last=index == len(names) - 1))
 
 
+def packs_bfloat16() -> bool:
+    """Whether torch has kernels for packed bfloat16 on this CPU: with AVX-512 or AVX-NE-CONVERT. It refuses without."""
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def pack_linears(model: nn.Module) -> None:
-    """Replaces every plain linear layer of a bfloat16 model on the CPU."""
-    assert torch.backends.mkldnn.is_available()
+    """Replaces every plain linear layer of a bfloat16 model on the CPU, if that `packs_bfloat16`."""
+    if not packs_bfloat16():
+        return
     for parent in list(model.modules()):
         for names in SIBLINGS:
             _join(parent, names)

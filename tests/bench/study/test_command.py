@@ -203,7 +203,7 @@ def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) ->
 
 def test_an_interrupted_study_says_how_to_go_on_and_does(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     plan, out = tmp_path / "plan.toml", tmp_path / "study"
-    plan.write_text(SMALL.replace("repetitions = 2", "repetitions = 1"))
+    plan.write_text(SMALL.replace("repetitions = 2", "repetitions = 6"))  # so that it cannot be over before the signal
     command = [sys.executable, "-m", "lmpool", "study", "run", str(plan), "--out", str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while not (out / "ledger.jsonl").exists() and process.poll() is None:
@@ -212,7 +212,7 @@ def test_an_interrupted_study_says_how_to_go_on_and_does(capsys: pytest.CaptureF
         _, err = process.communicate()
     assert process.returncode == 130
     assert err.splitlines()[-1] == f"lmpool study: interrupted; the same command goes on from here: {out}"
-    assert len((out / "ledger.jsonl").read_text().splitlines()) == 1
+    assert 1 <= len((out / "ledger.jsonl").read_text().splitlines()) < 12
     code, told, _ = _run(capsys, "run", str(plan), "--out", str(out))
     assert code == 0
-    assert "2 valid trials of 2 planned" in told
+    assert "12 valid trials of 12 planned" in told
