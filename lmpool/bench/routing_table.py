@@ -3,7 +3,7 @@
 Twice: routing alone against what is known without copies of blocks, then with copies against all that is known.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import exp, log
 from statistics import fmean
 from typing import TypeAlias
@@ -64,7 +64,11 @@ def value_of(run: Measured, metric: str) -> float:
 
 
 def best_known(policies: Mapping[str, float]) -> tuple[float, str]:
-    return min((value, policy) for policy, value in policies.items() if policy not in (OURS, OURS_WITH_COPIES))
+    return min((value, policy) for policy, value in policies.items() if _is_known(policy))
+
+
+def _is_known(policy: str) -> bool:
+    return policy not in (OURS, OURS_WITH_COPIES)
 
 
 def ratios(found: Mapping[Entry, Mapping[str, float]], policy: str) -> dict[Entry, float]:
@@ -85,7 +89,7 @@ def report(runs: Sequence[Measured]) -> list[str]:
 
 
 def _section(runs: Sequence[Measured], ours: str) -> list[str]:
-    found = {entry: values for entry, values in entries(runs).items() if ours in values and _is_compared(values)}
+    found = {entry: values for entry, values in entries(runs).items() if ours in values and any(map(_is_known, values))}
     if not found:
         return [f"nothing to compare yet: {len(runs)} runs, and no entry that {ours} and a known policy have in common"]
     mine = ratios(found, ours)
@@ -98,10 +102,6 @@ def _section(runs: Sequence[Measured], ours: str) -> list[str]:
         "",
         *_listed_lines(found, mine, ours),
     ]
-
-
-def _is_compared(policies: Collection[str]) -> bool:
-    return any(policy not in (OURS, OURS_WITH_COPIES) for policy in policies)
 
 
 def _entry_lines(found: Mapping[Entry, Mapping[str, float]], mine: Mapping[Entry, float]) -> list[str]:
