@@ -66,6 +66,7 @@ async def _measured(order: SessionOrder, done: Callable[[Transaction], object]) 
         block_size=order.block_size,
         kv_blocks=pool_blocks(max(order.sizes + order.held_out)) + stream_blocks(STREAMS, order.block_size),
         policy=POLICY,
+        placement="off",
     ) as engine:
         transactions = Transactions(engine, order.block_size, order.seed, order.cold_bytes)
 

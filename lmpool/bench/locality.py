@@ -118,7 +118,9 @@ async def _run(given: argparse.Namespace, policy: str, budget: float, seed: int)
     trace = session_trace(given.sessions, given.turns, given.scale, seed)
     block_size = PoolSettings().block_size
     kv_blocks = math.ceil(budget * blocks_at_end(trace, block_size))
-    engine = AsyncEngine(given.model, given.replicas, dtype=given.dtype, kv_blocks=kv_blocks, policy=policy)
+    engine = AsyncEngine(
+        given.model, given.replicas, dtype=given.dtype, kv_blocks=kv_blocks, policy=policy, placement="off"
+    )
     async with engine:
         before = await engine.pool_state()
         found = await _drive(engine, trace, RandomTokens(given.vocabulary, seed))

@@ -82,6 +82,7 @@ async def _measured(order: StreamOrder) -> StreamFigures:
         block_size=order.block_size,
         kv_blocks=pool_blocks(order.blocks) + stream_blocks(order.each, order.block_size),
         policy=POLICY,
+        placement="off",
     )
     windows: dict[bool, list[tuple[Nanos, Nanos]]] = {False: [], True: []}
     transfers = 0

@@ -60,5 +60,6 @@ def form_engine(order: WholeOrder, model: Path) -> AsyncEngine:
         block_size=order.block_size,
         kv_blocks=pool_blocks(max(order.sizes)),
         policy=POLICY,
+        placement="off",
         transfer_checksum="on" if order.is_summed else "off",
     )

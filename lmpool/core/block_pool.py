@@ -171,7 +171,7 @@ class BlockPool:
         self.release([block], after)
         return resident
 
-    def release(self, blocks: list[BlockId], after: StepNumber) -> None:
+    def release(self, blocks: Sequence[BlockId], after: StepNumber) -> None:
         """Ends one pin of each block, once step `after` has completed."""
         if after > self._completed:
             self._fenced.setdefault(after, []).extend(blocks)
@@ -236,18 +236,18 @@ class BlockPool:
                 self._move(block, BlockEvent.RELEASED)
                 self._free.append(block)
             parent = resident
-        self._let_go(list(reservation.path))
+        self._let_go(reservation.path)
 
     def release_reserved(self, reservation: Reservation) -> None:
         """The arrival is off, and nothing writes its blocks."""
-        self._let_go(list(reservation.path))
+        self._let_go(reservation.path)
         for block in reservation.blocks:
             self._move(block, BlockEvent.RELEASED)
             self._free.append(block)
 
     def abort_reserved(self, reservation: Reservation) -> None:
         """The arrival is off, but its blocks may be written until `end_abort`."""
-        self._let_go(list(reservation.path))
+        self._let_go(reservation.path)
         for block in reservation.blocks:
             self._move(block, BlockEvent.ABORTED)
 
@@ -347,7 +347,7 @@ class BlockPool:
         self._tally[_CACHED] -= fresh
         self._tally[_PINNED] += fresh
 
-    def _let_go(self, blocks: list[BlockId]) -> None:
+    def _let_go(self, blocks: Sequence[BlockId]) -> None:
         self._order.end_use(blocks)
         for block in blocks:
             self._pins[block] -= 1

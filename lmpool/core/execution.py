@@ -179,7 +179,7 @@ class Execution:
         owned = self._sequences
         decodes = [owned[sequence.id] for sequence in self.schedule.decoding]
         for sequence_id in decision.decodes:
-            owned[sequence_id][1].table += self.pool.allocate(1)
+            owned[sequence_id][1].table += tuple(self.pool.allocate(1))
             decodes.append(owned[sequence_id])
         context = plan_decodes(decodes, self._step, rows, planned)
         tokens = pairs = 0
@@ -311,7 +311,7 @@ class Execution:
         self._outbox.put_token(request, sequence.id.choice, index, token, logprobs, finish)
         if finish is not None:
             self.finish(sequence, sequence.outputs)
-        elif not sequence.is_running:
+        elif sequence.state is not SequenceState.DECODING and not sequence.is_running:
             sequence.extend_chain(self._block_size)
             self.schedule.expect(sequence)
 

@@ -4,6 +4,7 @@ The key of a block is the clock at its last use plus its uses; the clock is the 
 popular long ago falls behind what is used now. A heap that keeps stale entries makes a victim O(log n).
 """
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
 from lmpool.core.ids import BlockId
@@ -36,7 +37,7 @@ class ReclaimOrder:
             self._uses[block] += 1
             self._keys[block] = self._clock + self._uses[block]
 
-    def end_use(self, blocks: list[BlockId]) -> None:
+    def end_use(self, blocks: Sequence[BlockId]) -> None:
         """Blocks that end together are equally recent."""
         self._uses_ended += 1
         for block in blocks:

@@ -149,7 +149,7 @@ class Schedule:
         table = pool.pin(sequence.chain, depth)
         table += pool.allocate(-(-end // size) - depth)
         sequence.slot = self._slots.pop()
-        sequence.table = table
+        sequence.table = tuple(table)
         sequence.prefill_end = end
         sequence.planned = sequence.computed = min(depth * size, end - 1)
         sequence.published = depth
@@ -191,13 +191,15 @@ class Schedule:
         if complete <= sequence.published:
             return
         sequence.extend_chain(size)
-        table = sequence.table
         for position in range(sequence.published, complete):
             digest = hash_at(sequence.chain, position)
             if not sequence.is_running and self._pool.find(digest) is not None:
                 return
-            parent = table[position - 1] if position else None
-            table[position] = self._pool.publish(table[position], digest, parent, sequence.last_step)
+            table = sequence.table
+            parent, own = table[position - 1] if position else None, table[position]
+            kept = self._pool.publish(own, digest, parent, sequence.last_step)
+            if kept != own:
+                sequence.table = (*table[:position], kept, *table[position + 1 :])
             sequence.published = position + 1
             self._writers.pop(digest, None)
 

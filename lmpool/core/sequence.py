@@ -128,7 +128,7 @@ class Sequence:
         self.has_begun = False
         # While running:
         self.slot = Slot(0)
-        self.table: list[BlockId] = []
+        self.table: tuple[BlockId, ...] = ()
         self.prefill_end = 0
         self.planned = 0
         """Positions whose inputs are in completed or running steps."""

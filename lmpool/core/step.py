@@ -66,9 +66,10 @@ def plan_decodes(
         tokens = (history[start],) if start < len(history) else ()
         sampling = sequence.sampling
         index = len(history) - sequence.prompt_tokens + sampling
-        chance = _chance(request, sequence, index)
-        is_early = index < request.submit.stop.output_tokens_min
-        rows.append(new(Row, (slot, start, tokens, tuple(sequence.table), True, True, chance, is_early)))
+        submit = request.submit
+        chance = _chance(request, sequence, index) if submit.sampling.temperature > 0 else 0.0
+        is_early = index < submit.stop.output_tokens_min
+        rows.append(new(Row, (slot, start, tokens, sequence.table, True, True, chance, is_early)))
         planned.append(new(PlannedRow, (request, sequence, sequence.life, end, True, slot, 0, start)))
         sequence.planned = end
         sequence.sampling = sampling + 1
@@ -88,15 +89,16 @@ def plan_prefill(
     start, end = sequence.planned, sequence.planned + tokens
     samples = end == sequence.prefill_end and len(sequence.history) < sequence.tokens_max
     index = sequence.outputs
+    submit = request.submit
     row = Row(
         sequence.slot,
         start,
         sequence.history[start:end],
-        tuple(sequence.table[: -(-end // block_size)]),
+        sequence.table[: -(-end // block_size)],
         start >= sequence.published * block_size,
         samples,
-        _chance(request, sequence, index) if samples else 0.0,
-        index < request.submit.stop.output_tokens_min,
+        _chance(request, sequence, index) if samples and submit.sampling.temperature > 0 else 0.0,
+        index < submit.stop.output_tokens_min,
     )
     sequence.planned = end
     sequence.sampling += samples
@@ -107,5 +109,4 @@ def plan_prefill(
 
 def _chance(request: LiveRequest, sequence: Sequence, output_index: int) -> float:
     """Greedy sequences need none."""
-    sampling = request.submit.sampling
-    return uniform(sampling.seed, sequence.id.choice, output_index) if sampling.temperature > 0 else 0.0
+    return uniform(request.submit.sampling.seed, sequence.id.choice, output_index)

@@ -36,15 +36,20 @@ def placement_rules(order: PlacementOrder | None, replicas: int) -> tuple[Placem
     if not pairs:
         why = "there is one replica" if order.is_on_cpu else "replicas on CUDA cannot read each other's blocks yet"
         return None, (f"no placement: {why}",)
-    profile, prices = _profile(order, pairs)
+    priced = _profile(order, pairs)
+    if priced is None:
+        return None, ("no placement: the model's config.json does not tell the size of a block; --calibration does",)
+    profile, prices = priced
     rules = PlacementRules(USUAL, profile, tuple(Pair(Rank(source), Rank(target)) for source, target in pairs))
     return rules, (f"placement of blocks, by {prices}",)
 
 
-def _profile(order: PlacementOrder, pairs: tuple[RankPair, ...]) -> tuple[TransferProfile, str]:
+def _profile(order: PlacementOrder, pairs: tuple[RankPair, ...]) -> tuple[TransferProfile, str] | None:
+    """None where nothing tells a price."""
     file = order.calibration_file
     if file is None:
-        return assumed_profile(block_bytes_most(Path(order.model_folder), order.block_size)), "assumed prices"
+        block_bytes = block_bytes_most(Path(order.model_folder), order.block_size)
+        return None if block_bytes is None else (assumed_profile(block_bytes), "assumed prices")
     calibration = _calibration(file)
     try:
         check_pairs(calibration, pairs)
@@ -77,16 +82,14 @@ def _refusal(why: CalibrationError | str) -> ReplicaError:
     return ReplicaError(str(why), "start without --calibration to begin with assumed prices")
 
 
-def block_bytes_most(model_folder: Path, block_size: int) -> int:
-    """By the shape in the model's config.json. Raises ReplicaError."""
-    file = model_folder / "config.json"
+def block_bytes_most(model_folder: Path, block_size: int) -> int | None:
+    """By the shape in the model's config.json; None if it does not tell."""
     try:
-        config: Any = orjson.loads(file.read_bytes())
+        config: Any = orjson.loads((model_folder / "config.json").read_bytes())
         config = config.get("text_config", config)
         heads = config["num_attention_heads"]
         kv_heads = config.get("num_key_value_heads") or heads
         width = config.get("head_dim") or config["hidden_size"] // heads
         return int(config["num_hidden_layers"] * 2 * block_size * kv_heads * width * NUMBER_BYTES_MOST)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        what = f"no transfer can be priced, as {file} does not tell how large a KV block is"
-        raise ReplicaError(what, "give --calibration, or --placement off") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None

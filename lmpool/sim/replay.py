@@ -126,7 +126,7 @@ class Replay:
         for worker in self.rack.workers:
             state.update(worker.worker.digest())
         for times in self.front.times:
-            state.update(repr(attrs.astuple(times)).encode())
+            state.update(repr(attrs.astuple(times, recurse=False)).encode())
         return state.hexdigest()
 
 

@@ -141,6 +141,8 @@ def test_an_operator_moves_a_prefix_of_a_running_server(
         str(keys),
         "--policy",
         "longest-prefix",
+        "--placement",
+        "off",
         "--transfer-checksum",
         "on",
     )

@@ -105,7 +105,7 @@ def test_every_form_of_a_prompt_is_answered(run: Run, model: Path, tmp_path: Pat
 
 def test_a_program_may_have_a_prefix_copied_and_hears_how_long_that_took(model: Path, tmp_path: Path) -> None:
     async def body() -> None:
-        async with engine_of(model, tmp_path, policy="round-robin", transfer_checksum="on") as engine:
+        async with engine_of(model, tmp_path, policy="round-robin", placement="off", transfer_checksum="on") as engine:
             prompt = [3 + place % 200 for place in range(70)]
             (*_, first) = [chunk async for chunk in engine.generate(prompt, SHORT)]
             (decision,) = await engine.decisions(first.request, 1)

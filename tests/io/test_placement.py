@@ -113,8 +113,10 @@ def test_the_size_of_a_block_follows_from_the_shape(tmp_path: Path, change: dict
 
 
 @pytest.mark.parametrize("config", [{}, [], {"num_hidden_layers": 2}, CONFIG | {"num_attention_heads": "9"}])
-def test_a_shape_that_is_not_told_asks_for_a_calibration(tmp_path: Path, config: object) -> None:
-    with pytest.raises(ReplicaError) as caught:
-        block_bytes_most(model(tmp_path, config), 16)
-    assert "\n" not in caught.value.what
-    assert "--calibration" in caught.value.hint
+def test_where_no_shape_is_told_nothing_is_placed_and_the_remedy_is_told(tmp_path: Path, config: object) -> None:
+    assert block_bytes_most(model(tmp_path, config), 16) is None
+    without = PlacementOrder(None, str(tmp_path), 16, is_on_cpu=True)
+    rules, (told,) = placement_rules(without, 2)
+    assert rules is None
+    assert "--calibration" in told
+    assert placement_rules(attrs.evolve(without, calibration_file=file_of(tmp_path)), 2)[0] is not None

@@ -195,7 +195,7 @@ def preempted_keeps_its_blocks(patch: Patch) -> None:
     preempt = Execution._preempt
 
     def forget(self: Execution, sequence: Sequence) -> None:
-        sequence.table = []
+        sequence.table = ()
         preempt(self, sequence)
 
     patch.setattr(Execution, "_preempt", forget)
@@ -245,8 +245,7 @@ def chance_shifts_after_preemption(patch: Patch) -> None:
 
     def shifted(request: LiveRequest, sequence: Sequence, output_index: int) -> float:
         index = output_index + (sequence.preemptions > 0)
-        sampling = request.submit.sampling
-        return uniform(sampling.seed, sequence.id.choice, index) if sampling.temperature > 0 else 0.0
+        return uniform(request.submit.sampling.seed, sequence.id.choice, index)
 
     patch.setattr(step, "_chance", shifted)
 
@@ -294,11 +293,11 @@ def departed_sequence_adopts(patch: Patch) -> None:
         size = self._block_size
         complete = min(sequence.computed, len(sequence.history)) // size
         sequence.extend_chain(size)
-        table = sequence.table
         for position in range(sequence.published, complete):
-            digest = hash_at(sequence.chain, position)
+            digest, table = hash_at(sequence.chain, position), sequence.table
             parent = table[position - 1] if position else None
-            table[position] = self._pool.publish(table[position], digest, parent, sequence.last_step)
+            kept = self._pool.publish(table[position], digest, parent, sequence.last_step)
+            sequence.table = (*table[:position], kept, *table[position + 1 :])
             sequence.published = position + 1
             self._writers.pop(digest, None)
 
@@ -324,8 +323,7 @@ def resumed_choices_are_renumbered(patch: Patch) -> None:
 
     def renumbered(request: LiveRequest, sequence: Sequence, output_index: int) -> float:
         number = request.submit.choices.index(sequence.id.choice)
-        sampling = request.submit.sampling
-        return uniform(sampling.seed, number, output_index) if sampling.temperature > 0 else 0.0
+        return uniform(request.submit.sampling.seed, number, output_index)
 
     patch.setattr(step, "_chance", renumbered)
 

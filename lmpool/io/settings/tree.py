@@ -148,11 +148,11 @@ class RoutingSettings:
         "clients commonly give up after a minute",
     )
     placement: str = _knob(
-        "off",
+        "auto",
         one_of("auto", "off"),
         "auto: KV blocks are copied between replicas, for requests and before them, where that saves more time than "
         "it takes; on CPU only",
-        "it is not shown yet on which loads it pays",
+        "it ends answers sooner where replicas would idle, and is not begun where it does not pay",
     )
     calibration: Path | None = _knob(  # noqa: RUF009
         None,
