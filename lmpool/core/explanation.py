@@ -85,7 +85,7 @@ def _number(decision: Decision, term: float) -> str:
 
 def _unit_lines(decision: Decision) -> list[str]:
     unit = "milliseconds" if decision.policy in IN_TIME else "the policy's own unit"
-    about = f"ready and arriving in blocks (the prompt has {decision.chain_blocks}), uncached in tokens"
+    about = f"ready and arriving in blocks (the prompt has {decision.chain_blocks}), uncached in tokens after copies"
     return [f"{about}, the rest in {unit}"] if any(other.eligible for other in decision.candidates) else []
 
 

@@ -69,7 +69,7 @@ DECISION_LINES = [
     "         0      0         0       640    4.00    64.41       0.00   0.00      0.00   68.41",
     "  ->     1     37         2        16  102.00     1.62       6.50   0.00      0.00  110.12",
     "         2  down",
-    "  ready and arriving in blocks (the prompt has 40), uncached in tokens, the rest in milliseconds",
+    "  ready and arriving in blocks (the prompt has 40), uncached in tokens after copies, the rest in milliseconds",
     "  expected: 624 of 640 tokens reused, 102.00 ms of waiting, first token after 103.62 ms",
 ]
 
@@ -106,7 +106,7 @@ def test_a_policy_without_times_shows_its_own_unit_and_predicts_none() -> None:
         "attempt 0: decision 12 of lmpool-paper, to rank 1: owner",
         "      rank  ready  arriving  uncached  queue  missing    cost",
         "  ->     1     30         0       160   0.25      160  160.25",
-        "  ready and arriving in blocks (the prompt has 40), uncached in tokens, the rest in the policy's own unit",
+        "  ready and arriving in blocks (the prompt has 40), uncached in tokens after copies, the rest in the policy's own unit",
         "  expected: 480 of 640 tokens reused; this policy predicts no times",
     ]
 

@@ -196,7 +196,7 @@ def test_marginal_time_goes_home_unless_waiting_costs_more_than_computing() -> N
 def test_marginal_time_prices_followers_with_the_load() -> None:
     """Own time alone would leave a waiting holder for an idle stranger, and nobody would pay the recomputation."""
     asked = attrs.evolve(plain_question(), chain=chain(("a", 40)))
-    view = waiting(route_view(asked, ranks(2), [39, 0]), 100.0, 30.0)
+    view = waiting(route_view(asked, ranks(2), [39, 0]), 100.0, 15.0)
     assert chosen(MarginalTime().choose(view), view) == 1
     loaded = attrs.evolve(view, arrivals_per_ns=6.0 / SECOND, busy_share=0.9)
     assert chosen(MarginalTime().choose(loaded), loaded) == 0
@@ -220,7 +220,8 @@ def test_marginal_time_lets_no_prompt_overtake_the_transfer_that_it_awaits() -> 
 
 def test_what_a_transfer_pushes_out_is_a_cost_of_those_who_come_later() -> None:
     view = route_view(plain_question(), ranks(2), [0, 0])
-    first, second = MarginalTime().term_names.index("followers"), 5 + MarginalTime().term_names.index("followers")
+    names = MarginalTime().term_names
+    first, second = names.index("followers"), len(names) + names.index("followers")
     plain = MarginalTime().choose(view)
     choice = MarginalTime().choose(attrs.evolve(view, rent_ns=[9 * MILLI, 0.0]))
     assert choice.terms[first] == plain.terms[first] + 9 * MILLI
@@ -237,6 +238,30 @@ def test_marginal_time_prefers_the_faster_rank() -> None:
     slow = attrs.evolve(idle_rank(0), rates=attrs.evolve(RATES, prefill=2 * RATES.prefill))
     view = route_view(plain_question(), [slow, idle_rank(1)], [0, 0])
     assert chosen(MarginalTime().choose(view), view) == 1
+
+
+@pytest.mark.parametrize("decoding", [0, 8])
+@pytest.mark.parametrize(("share", "expected"), [(0.9, 1), (1.1, 0)])
+def test_the_longer_prefix_wins_where_costs_differ_by_little_of_the_time_to_first_token(
+    decoding: int, share: float, expected: int
+) -> None:
+    """However long the answers there take."""
+    asked = attrs.evolve(plain_question(), chain=chain(("a", 40)))
+    both = [decoding_rank(rank, decoding, 500 * decoding) if decoding else idle_rank(rank) for rank in range(2)]
+    view = route_view(asked, both, [0, 39])
+    choice = MarginalTime().choose(view)
+    margin = share * TIE_SHARE * (choice.terms[0] + choice.terms[1])
+    later = waiting(view, 0.0, (choice.costs[0] - choice.costs[1] + margin) / MILLI)
+    assert chosen(MarginalTime().choose(later), later) == expected
+
+
+def test_a_longer_answer_is_a_cost_of_its_own() -> None:
+    """No prefill of anybody is touched: the request and what it slows have nothing to compute but tokens."""
+    slow = attrs.evolve(idle_rank(0), rates=attrs.evolve(RATES, step=2 * RATES.step, decode=2 * RATES.decode))
+    view = attrs.evolve(route_view(plain_question(), [slow, idle_rank(1)], [39, 39]), cursor=0)
+    choice = MarginalTime().choose(view)
+    assert choice.terms[5] == pytest.approx(2 * choice.terms[11], rel=0.05)
+    assert chosen(choice, view) == 1
 
 
 def test_rates_that_differ_by_noise_still_tie() -> None:
@@ -263,4 +288,4 @@ def test_marginal_time_never_takes_more_than_the_tie_share_above_the_least(
         busy_share=busy,
     )
     choice = MarginalTime().choose(view)
-    assert choice.costs[choice.index] <= min(choice.costs) * (1 + TIE_SHARE)
+    assert choice.costs[choice.index] - min(choice.costs) <= min(choice.costs) * TIE_SHARE

@@ -77,8 +77,8 @@ def test_routes_that_look_at_no_cache_are_better_with_transfers(workload: str, b
 def test_full_caches_keep_what_they_have() -> None:
     """Without rent, half as much again is computed."""
     settings = rack(4, 1_000, 64)
-    placed = runs("agent-sessions", settings, "marginal-time", is_placed=True, requests=360)
-    plain = runs("agent-sessions", settings, "marginal-time", is_placed=False, requests=360)
+    placed = runs("agent-sessions", settings, "marginal-time", is_placed=True, requests=720)
+    plain = runs("agent-sessions", settings, "marginal-time", is_placed=False, requests=720)
     assert computed(placed) < 1.02 * computed(plain)
     assert all(one < 1.02 * two for one, two in zip(times(placed), times(plain), strict=True))
 

@@ -34,8 +34,8 @@ def test_marginal_time(row: dict[str, str]) -> None:
     )
     policy = MarginalTime()
     choice = policy.choose(view)
-    assert policy.term_names == ("wait", "prefill", "followers", "stall", "slowdown")
-    names = ("w", "x", "followers", "stall", "slowdown")
+    assert policy.term_names == ("wait", "prefill", "followers", "stall", "slowdown", "answer")
+    names = ("w", "x", "followers", "stall", "slowdown", "answer")
     found = {name: f"{term / MILLI:.3f}" for name, term in zip(names, choice.terms, strict=True)}
     assert found == {name: row[name] for name in names}
     assert f"{choice.costs[0] / MILLI:.3f}" == row["cost"]

@@ -9,12 +9,14 @@ from lmpool.core.messages.ingress_control import RouteAsked
 
 HORIZON_NS = 12.0 * SECOND
 """H: how long a queue is taken to last. Without it overload equalises all queues."""
-DECODE_WEIGHT = 0.25
-"""g: a second of somebody's decode against a second to first token."""
+DECODE_WEIGHT = 1 / 8
+"""g: a second of anybody's decode against a second to first token. An answer takes about eight times as long as its
+first token, so that shares of both weigh alike."""
 BUSY_SHARE_MAX = 0.95
 """Of rho: the queue formula diverges at 1."""
-TIE_SHARE = 1 / 32
-"""Costs this close to the least are ties: no rate is known better."""
+TIE_SHARE = 1 / 10
+"""Of the time to first token on the rank of least cost: no wait is known better, so a cost that exceeds the least by
+no more is a tie."""
 
 ONLY = "only eligible rank"
 COLD = "nothing of it is known anywhere: least marginal time"
@@ -25,12 +27,14 @@ ELSEWHERE = "least marginal time: waiting for the longest known prefix costs mor
 class MarginalTime:
     __slots__ = ()
     name = "marginal-time"
-    term_names = ("wait", "prefill", "followers", "stall", "slowdown")
+    term_names = ("wait", "prefill", "followers", "stall", "slowdown", "answer")
 
     def choose(self, view: RouteView) -> Choice:
         terms: list[float] = []
         costs = _price(view, terms)
-        bound = min(costs) * (1 + TIE_SHARE)
+        least = min(costs)
+        first = costs.index(least) * len(self.term_names)
+        bound = least + TIE_SHARE * (terms[first] + terms[first + 1])
         tied = [index for index, cost in enumerate(costs) if cost <= bound]
         index = tied[0] if len(tied) == 1 else _untie(tied, view)
         return Choice(index, _reason(view.known, index), terms, costs)
@@ -47,7 +51,7 @@ def _price(view: RouteView, terms: list[float]) -> list[float]:
     prompt = view.asked.prompt_tokens
     outputs = min(view.output_mean, view.asked.output_tokens_max)
     context_mean = prompt + outputs / 2
-    decodes = outputs * view.asked.choices
+    choices = view.asked.choices
     delay = 1 / (1 - min(view.busy_share, BUSY_SHARE_MAX))
     arrivals = view.arrivals_per_ns
     before_last = prompt - 0.5
@@ -63,11 +67,13 @@ def _price(view: RouteView, terms: list[float]) -> list[float]:
         begun = wait + ((uncached - 1) // rank.step_tokens_max + 1) * rank.step_ns
         delayed = (begun + 0.5 * prefill) * delay
         followers = prefill * arrivals * (delayed if delayed < HORIZON_NS else HORIZON_NS) + rents[index]
-        weight = DECODE_WEIGHT * rank.present
-        stall = weight * prefill
-        slowdown = weight * decodes * (rates.decode + rates.decode_context * context_mean)
-        terms += (begun, prefill, followers, stall, slowdown)
-        costs.append(begun + prefill + followers + stall + slowdown)
+        weight, present = DECODE_WEIGHT * outputs, rank.present
+        own = choices * (rates.decode + rates.decode_context * context_mean)
+        stall = DECODE_WEIGHT * present * prefill
+        slowdown = weight * present * own
+        answer = weight * (rates.step + rates.decode * present + rates.decode_context * rank.context + own)
+        terms += (begun, prefill, followers, stall, slowdown, answer)
+        costs.append(begun + prefill + followers + stall + slowdown + answer)
     return costs
 
 

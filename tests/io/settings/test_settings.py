@@ -115,7 +115,7 @@ def test_a_wrong_value_is_refused_even_where_a_stronger_source_replaces_it() -> 
         ({"kv_blocks": "100", "max_model_len": "1601"}, "needs 101 blocks of 16 tokens"),
         ({"sequences": "600"}, "sequences = 600 (flag --sequences) and step_tokens = 512 (default) contradict"),
         ({"max_model_len": "4096", "waiting_tokens": "4095"}, "could never wait"),
-        ({"calibration": "made.json"}, "nothing is priced by it"),
+        ({"calibration": "made.json", "placement": "off"}, "nothing is priced by it"),
         ({"restart_pause_seconds": "20"}, "the first pause is longer than the longest"),
     ],
 )
