@@ -106,7 +106,8 @@ def test_a_policy_without_times_shows_its_own_unit_and_predicts_none() -> None:
         "attempt 0: decision 12 of lmpool-paper, to rank 1: owner",
         "      rank  ready  arriving  uncached  queue  missing    cost",
         "  ->     1     30         0       160   0.25      160  160.25",
-        "  ready and arriving in blocks (the prompt has 40), uncached in tokens after copies, the rest in the policy's own unit",
+        "  ready and arriving in blocks (the prompt has 40), uncached in tokens after copies, "
+        "the rest in the policy's own unit",
         "  expected: 480 of 640 tokens reused; this policy predicts no times",
     ]
 
