@@ -53,6 +53,8 @@ class RankView:
     """Uncached tokens of all requests ever routed there."""
     step_ns: float
     """One step of its decodes, without prefill."""
+    present_step_ns: float
+    """The same once everybody who is there decodes."""
     pending_ns: float
     """When the running step began: that step, and all prefill booked there and not done with its steps."""
     step_began_ns: Nanos
@@ -76,6 +78,7 @@ def view_rank(
     queue_ns = prefill_ns(rates, prefill_tokens, account.prefill_pairs) + steps * decode_ns
     running_ns = load.step_cost_ns if load.step_began_ns is not None else Nanos(0)
     block_size = facts.block_size
+    present, context = decoding + account.prefilling, decoding_context + prefill_tokens
     # By position and in the order of the fields, because a booking makes a view and names take longer.
     return RankView(
         rank,
@@ -91,13 +94,14 @@ def view_rank(
         load.blocks_free + load.blocks_cached - -(-prefill_tokens // block_size),
         load.blocks_free - account.unseen_tokens // block_size,
         account.requests,
-        decoding + account.prefilling,
+        present,
         decoding,
-        decoding_context + prefill_tokens,
+        context,
         decoding_context,
         account,
         routed_tokens,
         decode_ns,
+        step_ns(rates, present, context),
         # A running chunk is part of the prefill that is not done; a step that only decodes comes on top of it.
         max(queue_ns, running_ns) if load.prefilling else queue_ns + running_ns,
         load.step_began_ns or Nanos(0),

@@ -257,8 +257,8 @@ def test_the_longer_prefix_wins_where_costs_differ_by_little_of_the_time_to_firs
 
 def test_a_longer_answer_is_a_cost_of_its_own() -> None:
     """No prefill of anybody is touched: the request and what it slows have nothing to compute but tokens."""
-    slow = attrs.evolve(idle_rank(0), rates=attrs.evolve(RATES, step=2 * RATES.step, decode=2 * RATES.decode))
-    view = attrs.evolve(route_view(plain_question(), [slow, idle_rank(1)], [39, 39]), cursor=0)
+    slow = idle_rank(0, attrs.evolve(RATES, step=2 * RATES.step, decode=2 * RATES.decode))
+    view = route_view(plain_question(), [slow, idle_rank(1)], [39, 39])
     choice = MarginalTime().choose(view)
     assert choice.terms[5] == pytest.approx(2 * choice.terms[11], rel=0.05)
     assert chosen(choice, view) == 1

@@ -8,6 +8,7 @@ from lmpool.core.booking import Account
 from lmpool.core.fleet import RankView, RouteView, outlook, view_rank
 from lmpool.core.ids import Epoch, Nanos, Rank
 from lmpool.core.messages.ingress_control import RouteAsked
+from lmpool.core.rates import Rates
 from tests.core.plane import FACTS, IDLE, RATES, question
 
 NOTHING = Account(
@@ -25,8 +26,8 @@ NOTHING = Account(
 )
 
 
-def idle_rank(rank: int) -> RankView:
-    return view_rank(Rank(rank), Epoch(1), 1 << rank, FACTS, IDLE, RATES, NOTHING, 0)
+def idle_rank(rank: int, rates: Rates = RATES) -> RankView:
+    return view_rank(Rank(rank), Epoch(1), 1 << rank, FACTS, IDLE, rates, NOTHING, 0)
 
 
 def decoding_rank(rank: int, decoding: int, context: int) -> RankView:

@@ -71,7 +71,7 @@ def _price(view: RouteView, terms: list[float]) -> list[float]:
         own = choices * (rates.decode + rates.decode_context * context_mean)
         stall = DECODE_WEIGHT * present * prefill
         slowdown = weight * present * own
-        answer = weight * (rates.step + rates.decode * present + rates.decode_context * rank.context + own)
+        answer = weight * (rank.present_step_ns + own)
         terms += (begun, prefill, followers, stall, slowdown, answer)
         costs.append(begun + prefill + followers + stall + slowdown + answer)
     return costs
