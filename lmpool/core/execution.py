@@ -311,7 +311,7 @@ class Execution:
         self._outbox.put_token(request, sequence.id.choice, index, token, logprobs, finish)
         if finish is not None:
             self.finish(sequence, sequence.outputs)
-        elif sequence.state is not SequenceState.DECODING and not sequence.is_running:
+        elif not sequence.is_running:
             sequence.extend_chain(self._block_size)
             self.schedule.expect(sequence)
 

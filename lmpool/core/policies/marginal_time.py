@@ -55,6 +55,7 @@ def _price(view: RouteView, terms: list[float]) -> list[float]:
     delay = 1 / (1 - min(view.busy_share, BUSY_SHARE_MAX))
     arrivals = view.arrivals_per_ns
     before_last = prompt - 0.5
+    weight = DECODE_WEIGHT * outputs
     tokens, waits, arriving, fetch, rents = view.uncached, view.waits, view.arriving, view.fetch_ns, view.rent_ns
     costs: list[float] = []
     for index, rank in enumerate(view.ranks):
@@ -67,7 +68,7 @@ def _price(view: RouteView, terms: list[float]) -> list[float]:
         begun = wait + ((uncached - 1) // rank.step_tokens_max + 1) * rank.step_ns
         delayed = (begun + 0.5 * prefill) * delay
         followers = prefill * arrivals * (delayed if delayed < HORIZON_NS else HORIZON_NS) + rents[index]
-        weight, present = DECODE_WEIGHT * outputs, rank.present
+        present = rank.present
         own = choices * (rates.decode + rates.decode_context * context_mean)
         stall = DECODE_WEIGHT * present * prefill
         slowdown = weight * present * own
