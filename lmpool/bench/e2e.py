@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         "--model",
         metavar="MODEL",
         help=f"{TINY} (the default: random weights), {PACED} (no weights: real processes whose steps and copies last "
-        f"as those of an accelerator, ten times slowed), {BUNDLED}, or as for lmpool serve",
+        f"as those of an accelerator, forty times slowed), {BUNDLED}, or as for lmpool serve",
     )
     live.add_argument(
         "--threads", type=count, metavar="N", help="of each replica, in all arms (default: cores / replicas)"

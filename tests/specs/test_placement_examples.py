@@ -6,7 +6,7 @@ from lmpool.core.placement.fetch import Giver, fetches, with_pulls
 from lmpool.core.placement.occasions import propose
 from lmpool.core.placement.price import TransferPrices
 from lmpool.core.placement.proposal import USUAL, Gate, Occasion
-from lmpool.core.placement.rent import Rents
+from lmpool.core.placement.rent import UNTRIED_SHARE, Rents
 from lmpool.io.calibration import CalibratedPair, Calibration, CopyPoint, StepPoint
 from tests.core.places import (
     MILLI,
@@ -84,7 +84,7 @@ def test_rent(row: dict[str, str]) -> None:
     (proposal,) = propose(
         placement_view(sites, [held("a", [int(row["blocks"]), 0])], found), USUAL, flat_prices(15, 40)
     )
-    assert f"{rents.tokens.get(Rank(1), 0.0):.3f}" == row["tokens"]
+    assert f"{rents.tokens.get(Rank(1), UNTRIED_SHARE * site(1).block_size):.3f}" == row["tokens"]
     assert f"{proposal.rent_ns / MILLI:.3f}" == row["rent"]
     assert ("" if proposal.gate is None else proposal.gate.value) == row["gate"]
     assert proposal.gain_ns == proposal.saved_ns - proposal.rent_ns

@@ -12,11 +12,12 @@ from lmpool.bench.byte_model import write_byte_folder
 from lmpool.sim.copy_time import assumed_copies
 from lmpool.sim.step_time import ACCELERATOR_DEFAULT, named_rates
 
-SLOWNESS = 10
-"""Times the accelerator of `specs/step_time.md`: processes and messages take a small part of a step."""
+SLOWNESS = 40
+"""Times the accelerator of `specs/step_time.md`: what more processes than cores take is then a small part of a first
+token's time."""
 COPY_BLOCK_TOKENS = 16
 TOKENS_MAX = 131_072
-KV_SHAPE = {"num_hidden_layers": 8, "num_attention_heads": 5, "num_key_value_heads": 5, "hidden_size": 320}
+KV_SHAPE = {"num_hidden_layers": 32, "num_attention_heads": 5, "num_key_value_heads": 5, "hidden_size": 320}
 """Blocks of so many bytes have, before anything was copied, about the price that copies here turn out to take."""
 
 

@@ -153,7 +153,7 @@ def _pull(
         prefill,
         1.0,
         prefill,
-        rent_ns(conditions.rents.get(rank.rank, 0.0), rank.rates, blocks, rank.blocks_free),
+        rent_ns(conditions.rents.get(rank.rank), rank.rates, rank.block_size, blocks, rank.blocks_free),
         Nanos(0),
         None,
     )

@@ -253,7 +253,7 @@ def _proposal(view: PlacementView, plan: _Plan, settings: PlacementSettings, pri
         prefill,
         visitors,
         visitors * each,
-        rent_ns(conditions.rents.get(target.rank, 0.0), target.rates, pushing, target.blocks_free),
+        rent_ns(conditions.rents.get(target.rank), target.rates, target.block_size, pushing, target.blocks_free),
         _lease_ns(plan, chain, settings, conditions),
         None,
     )

@@ -150,7 +150,7 @@ class Conditions:
     leased: Mapping[Rank, int]
     """Blocks."""
     rents: Mapping[Rank, float]
-    """Tokens a block; of a rank that is absent, none."""
+    """Tokens a block; of a rank that is absent, nobody knows."""
 
 
 @attrs.define

@@ -10,6 +10,9 @@ from lmpool.core.placement.demand import FADE_NS
 from lmpool.core.prefix import HASH_BYTES
 from lmpool.core.rates import Rates
 
+UNTRIED_SHARE = 1 / 2
+"""Of its tokens: what a block is taken to save where none was reclaimed yet. As of visits, half are expected again."""
+
 
 @attrs.define
 class Earnings:
@@ -24,8 +27,6 @@ class Earnings:
 
 
 class Rents:
-    """A rank that has reclaimed nothing asks no rent."""
-
     __slots__ = ("_earnings", "_tokens")
 
     def __init__(self) -> None:
@@ -34,7 +35,8 @@ class Rents:
 
     @property
     def tokens(self) -> Mapping[Rank, float]:
-        """Prompt tokens that one block saves until it is reclaimed. Follows what is reported; read only."""
+        """Prompt tokens that one block saves until it is reclaimed; without ranks that have reclaimed nothing. Follows
+        what is reported; read only."""
         return self._tokens
 
     def begin(self, now: Nanos, rank: Rank, cached_tokens: int) -> None:
@@ -66,6 +68,8 @@ class Rents:
         return repr(self._earnings)
 
 
-def rent_ns(tokens: float, rates: Rates, blocks: int, free: int) -> float:
-    """Of a transfer of so many blocks to a rank with so many free ones, where a block earns so many `tokens`."""
-    return tokens * rates.prefill * max(blocks - max(free, 0), 0)
+def rent_ns(tokens: float | None, rates: Rates, block_size: int, blocks: int, free: int) -> float:
+    """Of a transfer of so many blocks to a rank with so many free ones, where a block earns so many `tokens`.
+    None: nobody knows, as for a rank that has reclaimed nothing."""
+    earned = UNTRIED_SHARE * block_size if tokens is None else tokens
+    return earned * rates.prefill * max(blocks - max(free, 0), 0)

@@ -199,8 +199,10 @@ def test_no_more_is_pulled_than_its_target_may_reserve() -> None:
 
 def test_a_pull_pays_rent_for_what_it_pushes_out() -> None:
     full = [attrs.evolve(idle_rank(rank), blocks_free=8) for rank in range(2)]
-    free = one(pulls(seen((40, 0), full))[1])
+    free = one(pulls(seen((40, 0), full), found=conditions(8, rents={Rank(1): 0.0}))[1])
     assert (free.rent_ns, free.gate) == (0.0, None)
+    unknown = one(pulls(seen((40, 0), full))[1])
+    assert (unknown.gain_ns, unknown.gate) == (free.saved_ns - 8.0 * RATES.prefill * 32, None)
     pull = one(pulls(seen((40, 0), full), found=conditions(8, rents={Rank(1): 5.0}))[1])
     assert (pull.gain_ns, pull.gate) == (free.saved_ns - 5.0 * RATES.prefill * 32, None)
     dear = one(pulls(seen((40, 0), full), found=conditions(8, rents={Rank(1): 99.0}), prices=flat_prices(5, 12))[1])

@@ -75,7 +75,7 @@ def test_what_saves_less_time_than_its_price_is_refused() -> None:
 
 def test_what_others_lose_by_a_transfer_is_taken_from_what_it_saves() -> None:
     full = attrs.evolve(site(1), blocks_free=0)
-    (free,) = proposed((BUSY_AND_IDLE[0], full), held("a", (64, 0)))
+    (free,) = proposed((BUSY_AND_IDLE[0], full), held("a", (64, 0)), found=conditions(2, rents={Rank(1): 0.0}))
     assert (free.rent_ns, free.gate) == (0.0, None)
     (proposal,) = proposed((BUSY_AND_IDLE[0], full), held("a", (64, 0)), found=conditions(2, rents={Rank(1): 4.0}))
     assert (proposal.saved_ns, proposal.gain_ns) == (free.saved_ns, free.saved_ns - proposal.rent_ns)
@@ -361,7 +361,7 @@ def test_no_admitted_proposal_passes_a_gate_that_it_fails(view: PlacementView, m
         assert proposal.saved_ns <= proposal.visitors * proposal.prefill_ns * (1 + 1e-9)
         if proposal.rent_ns:
             assert proposal.blocks > target.blocks_free
-            assert view.conditions.rents[target.rank] > 0
+            assert view.conditions.rents.get(target.rank, 1.0) > 0
         assert all(view.conditions.rank_until.get(rank, NOW) <= NOW for rank in proposal.pair)
         assert not busy_with(view.conditions, proposal.pair)
         assert not any(is_related(proposal.chain, other.chain) for other in view.conditions.underway)

@@ -192,7 +192,7 @@ def test_a_planning_that_comes_early_counts_for_less_of_a_wait() -> None:
     assert early.saved_ns / early.visitors == pytest.approx((10 + 70 / 8 / 10) * MILLI)
 
 
-def test_a_full_rank_asks_the_rent_that_it_has_reported() -> None:
+def test_a_full_rank_asks_the_rent_that_it_has_reported_and_half_of_its_blocks_before() -> None:
     world = hot_world()
     world.sites = (world.sites[0], attrs.evolve(world.sites[1], blocks_free=0))
     for version, (cached, removed) in enumerate([(0, b""), (1_000, chain(("x", 250)))], 1):
@@ -203,7 +203,7 @@ def test_a_full_rank_asks_the_rent_that_it_has_reported() -> None:
     assert proposal.rent_ns == 4.0 * RATES.prefill * 64
     world.placer.lose_rank(Rank(1))
     (proposal,) = world.plan()
-    assert proposal.rent_ns == 0.0
+    assert proposal.rent_ns == 8.0 * RATES.prefill * 64
 
 
 def test_what_was_refused_for_a_busy_rank_is_planned_again_as_soon_as_that_is_free() -> None:

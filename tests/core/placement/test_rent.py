@@ -24,7 +24,7 @@ def test_a_block_costs_what_blocks_have_earned_until_they_were_reclaimed() -> No
     assert rents_of((3_000, 0), (4_000, 1_000)).tokens == {R0: 4.0}
 
 
-def test_a_rank_that_has_reclaimed_nothing_asks_no_rent() -> None:
+def test_of_a_rank_that_has_reclaimed_nothing_no_earnings_are_known() -> None:
     assert rents_of((3_000, 0)).tokens == {}
 
 
@@ -84,5 +84,10 @@ def test_rent_lies_between_the_least_and_the_most_that_single_reports_tell(rows:
 
 
 def test_only_blocks_beyond_the_free_ones_cost_rent() -> None:
-    rents = [rent_ns(4.0, RATES, 64, free) / MILLI for free in (-5, 0, 32, 64, 900)]
+    rents = [rent_ns(4.0, RATES, 16, 64, free) / MILLI for free in (-5, 0, 32, 64, 900)]
     assert rents == pytest.approx([25.6, 25.6, 12.8, 0.0, 0.0])
+
+
+def test_what_nobody_knows_yet_is_half_of_the_tokens_of_a_block() -> None:
+    rents = [rent_ns(None, RATES, 16, 64, free) / MILLI for free in (0, 32, 64)]
+    assert rents == pytest.approx([51.2, 25.6, 0.0])
