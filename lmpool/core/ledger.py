@@ -115,9 +115,7 @@ class Ledger:
             self.book(placement, deadline)
         elif booking.placement.rank == placement.rank and booking.placement.epoch == placement.epoch:
             if booking.placement.prompt_tokens < placement.prompt_tokens:
-                self._count(booking, -1)
-                booking.placement = placement
-                self._count(booking, 1)
+                self._place(booking, placement, booking.estimate)
         elif booking.placement.attempt < placement.attempt:
             self._apply(booking, BookingEvent.ASKED_AGAIN)
             self.book(placement, deadline)
@@ -152,12 +150,9 @@ class Ledger:
         """The request computes what a transfer was to bring: it is as if placed like this from the beginning."""
         booking = self._of(placement.rank, placement.epoch, placement.request)
         if booking is not None and booking.placement.attempt == placement.attempt:
-            self._count(booking, -1)
-            booking.placement = placement
-            if booking.estimate is not None:
-                covered = placement.ready_tokens + placement.arriving_tokens
-                booking.estimate = max(placement.prompt_tokens - covered, 1)
-            self._count(booking, 1)
+            covered = placement.ready_tokens + placement.arriving_tokens
+            estimate = None if booking.estimate is None else max(placement.prompt_tokens - covered, 1)
+            self._place(booking, placement, estimate)
 
     def end(self, rank: Rank, epoch: Epoch, request: RequestId) -> None:
         """A report says that it is gone."""
@@ -238,16 +233,26 @@ class Ledger:
         self.revisions[rank] += 1
         self.revision += 1
 
+    def _place(self, booking: Booking, placement: Placement, estimate: int | None) -> None:
+        """On the same rank. One that was adopted has had no chain until now."""
+        self._count(booking, -1)
+        booking.placement, booking.estimate = placement, estimate
+        self._count(booking, 1)
+        self._note_arriving(booking)
+
     def _revise(self, booking: Booking, estimate: int | None, reported: int | None) -> None:
-        placement = booking.placement
-        arriving = self._arriving[placement.rank]
         self._count(booking, -1)
         booking.estimate, booking.reported = estimate, reported
         self._count(booking, 1)
-        if not remaining(booking):
+        self._note_arriving(booking)
+
+    def _note_arriving(self, booking: Booking) -> None:
+        placement = booking.placement
+        arriving = self._arriving[placement.rank]
+        if placement.chain and remaining(booking):
+            arriving[placement.request] = placement.chain
+        else:
             arriving.pop(placement.request, None)
-        elif placement.chain:
-            arriving.setdefault(placement.request, placement.chain)
 
     def _withdraw(self, rank: Rank, writer: RequestId) -> None:
         """A writer went before it was done: who counted on it counts on one before itself, or computes alone."""

@@ -58,6 +58,20 @@ def test_who_has_not_begun_waits_for_all_that_was_booked_before_it() -> None:
     assert ledger.tokens_before(request(3)) == 0
 
 
+def test_what_an_adopted_request_makes_resident_is_known_with_its_chain() -> None:
+    """By a transfer that did not come, or by the ingress that tells its bookings."""
+    whole = placement(1, chain(("a", 6)), 100)
+    missed, restored = Ledger(1), Ledger(1)
+    for ledger in (missed, restored):
+        ledger.adopt(placement(1, b"", 60), 60)
+        assert ledger.arriving(whole.chain, [R0], [0]) == ([0], [None])
+    missed.miss(whole)
+    restored.restore(whole, Nanos(10))
+    for ledger in (missed, restored):
+        assert left(ledger) == 60
+        assert ledger.arriving(whole.chain, [R0], [0]) == ([6], [request(1)])
+
+
 def test_what_a_transfer_did_not_bring_is_counted_again() -> None:
     ledger = Ledger(1)
     alone = placement(1, chain(("a", 6)), 100)
