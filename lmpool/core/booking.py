@@ -79,6 +79,11 @@ class Placement:
     writer: RequestId | None
     block_size: int
 
+    @property
+    def uncached(self) -> int:
+        """Prefill tokens that it leaves: at least the last of the prompt, which is always computed."""
+        return max(self.prompt_tokens - self.ready_tokens - self.arriving_tokens, 1)
+
 
 @attrs.define
 class Booking:

@@ -99,9 +99,7 @@ class Ledger:
 
     def book(self, placement: Placement, deadline: Nanos) -> None:
         """Deadlines must not fall from one call to the next. The request must have no open booking."""
-        covered = placement.ready_tokens + placement.arriving_tokens
-        estimate = max(placement.prompt_tokens - covered, 1)
-        self._open(Booking(placement, BookingState.BOOKED, placement.writer, estimate, None))
+        self._open(Booking(placement, BookingState.BOOKED, placement.writer, placement.uncached, None))
         self._unseen[placement.request] = deadline
 
     def adopt(self, placement: Placement, tokens: int) -> None:
@@ -125,8 +123,7 @@ class Ledger:
         assert placement.request not in self._bookings
         self._bookings[placement.request] = booking
         self._count(booking, 1)
-        if placement.chain and remaining(booking):
-            self._arriving[placement.rank][placement.request] = placement.chain
+        self._note_arriving(booking)
 
     def accept(self, rank: Rank, epoch: Epoch, request: RequestId) -> bool:
         """A report names it. False: no booking of this life of the rank."""
@@ -150,9 +147,7 @@ class Ledger:
         """The request computes what a transfer was to bring: it is as if placed like this from the beginning."""
         booking = self._of(placement.rank, placement.epoch, placement.request)
         if booking is not None and booking.placement.attempt == placement.attempt:
-            covered = placement.ready_tokens + placement.arriving_tokens
-            estimate = None if booking.estimate is None else max(placement.prompt_tokens - covered, 1)
-            self._place(booking, placement, estimate)
+            self._place(booking, placement, None if booking.estimate is None else placement.uncached)
 
     def end(self, rank: Rank, epoch: Epoch, request: RequestId) -> None:
         """A report says that it is gone."""

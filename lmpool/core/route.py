@@ -104,10 +104,7 @@ class Ruling:
     @property
     def uncached(self) -> int:
         """Prefill tokens of the placement; 0 without."""
-        placement = self.placement
-        if placement is None:
-            return 0
-        return max(placement.prompt_tokens - placement.ready_tokens - placement.arriving_tokens, 1)
+        return 0 if self.placement is None else self.placement.uncached
 
 
 class Router:
