@@ -13,7 +13,7 @@ from lmpool.core.events import RequestArrived
 from lmpool.core.history import History, Visits
 from lmpool.core.ids import BlockHash, Nanos, Peer, Rank, RequestId
 from lmpool.core.messages.ingress_control import RouteAsked
-from lmpool.core.messages.ingress_worker import EndReason, Finish, Submit
+from lmpool.core.messages.ingress_worker import EndReason, Finish, Refused, Submit
 from lmpool.core.messages.transfer import Awaited
 from lmpool.core.prefix import HASH_BYTES, TOKEN_BYTES, chain_length, extend_chain, hash_at, pack_tokens
 
@@ -99,8 +99,8 @@ class OpenRequest:
     scored: int
     """Prompt positions whose log-probabilities were delivered, the first (which has none) included."""
     refusals: int
-    refused: list[Peer]
-    """Workers that refused it in the present search."""
+    refused: dict[Peer, Refused]
+    """By workers in the present search; the latest is last."""
     unreachable: list[Rank]
     """Ranks that control named in the present search, and to whose life it named there is no link."""
     losses: int
@@ -188,7 +188,7 @@ def open_request(arrived: RequestArrived, phase: Phase) -> OpenRequest:
         has_begun=False,
         scored=1,
         refusals=0,
-        refused=[],
+        refused={},
         unreachable=[],
         losses=0,
         misses=0,

@@ -156,11 +156,11 @@ class Router:
         self._number += 1
         tokens = asked.prompt_tokens + min(asked.output_tokens_max, 1)
         if tokens > lineup.tokens_most:
-            return self._refuse(now, asked, lineup, tokens)
+            reason = UnroutableReason.NEVER_FITS if lineup.eligible else UnroutableReason.NO_REPLICA
+            return self._turn_away(now, asked, lineup, reason, _sort_out(asked, lineup, tokens)[2])
         ranks, numbers, absent = _sort_out(asked, lineup, tokens)
         if not ranks:
-            self._note_refusal(now, asked, "busy: every rank that fits is excluded", absent)
-            return Ruling(Busy(asked.request, asked.attempt, RETRY_AFTER_MIN_NS), None, None, 0.0)
+            return self._turn_away(now, asked, lineup, UnroutableReason.NO_REPLICA, absent)
         if self._aim is None:
             find_pulls = None
         holders = lineup.holders if find_pulls is None else lineup.holders | sum(map(_holder, lineup.leaving))
@@ -215,9 +215,14 @@ class Router:
             self._cursor,
         )
 
-    def _refuse(self, now: Nanos, asked: RouteAsked, lineup: Lineup, tokens: int) -> Ruling:
-        reason = UnroutableReason.NEVER_FITS if lineup.eligible else UnroutableReason.NO_REPLICA
-        _, _, absent = _sort_out(asked, lineup, tokens)
+    def _turn_away(
+        self,
+        now: Nanos,
+        asked: RouteAsked,
+        lineup: Lineup,
+        reason: UnroutableReason,
+        absent: tuple[tuple[Rank, str], ...],
+    ) -> Ruling:
         self._note_refusal(now, asked, reason.value, absent)
         return Ruling(Unroutable(asked.request, asked.attempt, reason, lineup.tokens_most), None, None, 0.0)
 

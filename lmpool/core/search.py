@@ -190,11 +190,13 @@ class Search:
                     self.seek(now, request)
             case Busy(retry_after_ns=retry_after):
                 if request.is_pledged:
-                    self._put_off(now, request)
+                    self._wait_afresh(now, request)
                 else:
                     self._turn_away(request, Outcome.BUSY, BUSY, retry_after)
             case Unroutable(reason=reason, tokens_max=tokens_max):
-                if request.has_begun or reason is UnroutableReason.NO_REPLICA:
+                if reason is UnroutableReason.NO_REPLICA and request.refused:
+                    self._no_other_is_left(now, request)
+                elif request.has_begun or reason is UnroutableReason.NO_REPLICA:
                     self._put_off(now, request)
                 else:
                     self._turn_away(request, Outcome.NEVER_FITS, _never_fits(request, tokens_max), Nanos(0))
@@ -204,7 +206,7 @@ class Search:
     def take_refusal(self, now: Nanos, request: OpenRequest, worker: Peer, refused: Refused) -> None:
         """Asked again without this worker while there is another to ask, and not for ever."""
         request.refusals += 1
-        request.refused.append(worker)
+        request.refused[worker] = refused
         request.visits.end(f"refused: {refused.reason.value}")
         if refused.reason is RefusalReason.DRAINING:
             self._workers.drain(worker)
@@ -212,6 +214,11 @@ class Search:
             self.seek(now, request)
             return
         self.withdraw(request)
+        self._no_other_is_left(now, request)
+
+    def _no_other_is_left(self, now: Nanos, request: OpenRequest) -> None:
+        """All that could be asked refused it; the latest says why."""
+        refused = list(request.refused.values())[-1]
         if request.has_begun or (request.is_pledged and refused.reason not in LASTING):
             self._wait_afresh(now, request)
             return

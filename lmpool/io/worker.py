@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeAlias, assert_never
 
 from lmpool.core.effects import CancelCopy, CopyBlocks, RunStep, Send, SendBlocks, WorkerEffect
@@ -63,7 +64,8 @@ def _yield_cores() -> None:
     """Where computing and event loops share cores, computing gives way; threads that it starts later inherit that."""
     for thread in map(int, os.listdir("/proc/self/task")):
         if thread != threading.main_thread().native_id:
-            os.setpriority(os.PRIO_PROCESS, thread, NICENESS)
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                os.setpriority(os.PRIO_PROCESS, thread, NICENESS)
 
 
 def _settings(order: WorkerOrder, replica: Replica) -> WorkerSettings:

@@ -12,7 +12,14 @@ import attrs
 from lmpool.core.ids import MILLISECOND, Nanos, Peer, Rank, RequestId, Role
 from lmpool.core.limits import ROUTE_ATTEMPTS_MAX
 from lmpool.core.messages import Message
-from lmpool.core.messages.ingress_control import BookingEnded, Busy, RouteAsked, RouteDecided, Unroutable
+from lmpool.core.messages.ingress_control import (
+    BookingEnded,
+    Busy,
+    RouteAsked,
+    RouteDecided,
+    Unroutable,
+    UnroutableReason,
+)
 from lmpool.core.messages.ingress_worker import Accepted, Ended, Finish, Refused, Submit, TokensProduced
 from lmpool.core.messages.worker_control import WorkerJoined
 from lmpool.core.sampling import StopSettings, greedy
@@ -155,6 +162,9 @@ class Front:
                 self._take_refusal(peer, message)
             case WorkerJoined():
                 self._absent.pop(peer.rank, None)
+            case Unroutable(request=request, reason=UnroutableReason.NO_REPLICA):
+                self.decided += 1
+                self._turn_away(request.counter, BUSY_RETRY_NS)
             case Unroutable(request=request, reason=reason):
                 self.decided += 1
                 self._close(request.counter, reason.value)

@@ -291,11 +291,12 @@ def test_the_same_request_asked_again_has_one_booking() -> None:
     assert plane.feed(Received(INGRESS, question(1, DOCUMENT, PROMPT))) == []  # the older attempt, late
 
 
-def test_a_request_that_excludes_all_that_fit_is_told_to_come_back() -> None:
+def test_for_a_request_that_excludes_all_that_fit_there_is_no_replica() -> None:
+    """Nothing says that they are busy: it may have no link with them."""
     plane = ready_plane(SETTINGS, b"")
     answer = plane.ask(attrs.evolve(question(1, b"", 10), excluded=(Rank(0),)))
-    assert isinstance(answer, Busy)
-    assert answer.retry_after_ns == SECOND
+    assert answer == Unroutable(request(1), 0, UnroutableReason.NO_REPLICA, FACTS.model_tokens_max)
+    assert plane.decision().reason == "no replica"
     assert plane.state().bookings == 0
 
 

@@ -274,6 +274,34 @@ def test_a_refusal_is_asked_again_without_that_rank() -> None:
     assert (front.closed[1].outcome, front.closed[1].retry_after_ns) == (Outcome.BUSY, 3 * SECOND)
 
 
+def test_refused_by_one_and_without_another_at_control_it_is_busy() -> None:
+    front, submit = submitted_front()
+    refuse(front, submit, W0, RefusalReason.QUEUE_FULL)
+    front.hear(CONTROL, Unroutable(request(1), 1, UnroutableReason.NO_REPLICA, 0))
+    assert (front.closed[1].outcome, front.closed[1].retry_after_ns) == (Outcome.BUSY, 3 * SECOND)
+
+
+def test_refused_because_it_drains_and_without_another_at_control_it_waits() -> None:
+    front, submit = submitted_front()
+    refuse(front, submit, W0, RefusalReason.DRAINING)
+    front.hear(CONTROL, Unroutable(request(1), 1, UnroutableReason.NO_REPLICA, 0))
+    assert front.phase() == "waiting"
+
+
+def test_who_is_no_longer_turned_away_asks_those_again_that_refused_it() -> None:
+    front, submit = streaming_front()
+    front.produce(W0, submit, 0, 0, 50)
+    front.lose(W0)
+    asked = front.asked()
+    front.join(worker(0, 11))
+    front.decide(asked, W1)
+    refuse(front, front.submitted()[1], W1, RefusalReason.QUEUE_FULL)
+    assert front.asked().excluded == (Rank(1),)
+    front.hear(CONTROL, Busy(request(1), 2, Nanos(7 * SECOND)))
+    front.wait(SETTINGS.search.retry_ns)
+    assert front.asked().excluded == ()
+
+
 def test_refusals_are_bounded() -> None:
     settings = attrs.evolve(SETTINGS, search=attrs.evolve(SETTINGS.search, replicas=8))
     front = Front(settings)

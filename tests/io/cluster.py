@@ -88,6 +88,7 @@ class Life:
         self._lines = Lines(1 << 16)
         self._heard: list[Notice] = []
         self.ended = asyncio.get_running_loop().create_task(body(ChildEnd(theirs, theirs.close)))
+        self.ended.add_done_callback(lambda _: theirs.shutdown(socket.SHUT_WR))  # as its process would
 
     async def notice(self, kind: type[Notice]) -> Notice:
         """The next notice of this kind; those before it are forgotten."""
@@ -98,7 +99,9 @@ class Life:
                 if isinstance(notice, kind):
                     return notice
             data = await asyncio.wait_for(loop.sock_recv(self._socket, 1 << 16), WAIT_S)
-            assert data, "the channel has ended"
+            if not data:
+                await self.ended  # with the error that ended it
+                raise AssertionError("the channel has ended")
             self._heard += map(decode_notice, self._lines.feed(data))
 
     def drain(self, seconds: float) -> None:

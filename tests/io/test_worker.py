@@ -199,3 +199,24 @@ def test_computing_yields_its_cores_to_the_event_loop(run: Run, tmp_path: Path) 
         await life.end()
 
     run(body())
+
+
+@on_both_loops
+def test_a_thread_that_ends_while_cores_are_yielded_harms_nobody(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    thread = threading.Thread(target=lambda: ended.append(threading.get_native_id()))
+    thread.start()
+    thread.join()
+    listdir = os.listdir
+    monkeypatch.setattr(
+        os, "listdir", lambda path: [*map(str, ended), *listdir(path)] if "task" in str(path) else listdir(path)
+    )
+
+    async def body() -> None:
+        life = start(tmp_path, load_integers)
+        await life.notice(Ready)
+        await life.end()
+
+    run(body())

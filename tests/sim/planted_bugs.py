@@ -20,17 +20,20 @@ from lmpool.core.booking import Booking, Placement
 from lmpool.core.deadlines import Deadlines
 from lmpool.core.effects import DeliverToken
 from lmpool.core.execution import Execution
+from lmpool.core.fleet import Lineup
 from lmpool.core.ids import BlockId, Nanos, Peer
 from lmpool.core.ingress import Ingress
 from lmpool.core.ledger import Ledger
 from lmpool.core.linked_workers import LinkedWorkers
 from lmpool.core.live_request import LiveRequest
+from lmpool.core.messages.ingress_control import Busy, RouteAsked
 from lmpool.core.open_request import OpenRequest, Submitted
 from lmpool.core.page_table import SHARDS, PageTable
 from lmpool.core.prefix import hash_at
 from lmpool.core.reclaim_order import ReclaimOrder
 from lmpool.core.report import Reporter
 from lmpool.core.roster import Roster
+from lmpool.core.route import RETRY_AFTER_MIN_NS, Router, Ruling
 from lmpool.core.sampling import uniform
 from lmpool.core.schedule import Schedule
 from lmpool.core.search import Search
@@ -350,6 +353,19 @@ def drain_is_not_told_to_new_links(patch: Patch) -> None:
     patch.setattr(Worker, "_join", keep_quiet)
 
 
+def excluded_is_busy(patch: Patch) -> None:
+    """Control takes a request that excludes every rank for one that has to wait too long."""
+    turn_away = Router._turn_away
+
+    def say_busy(self: Router, now: Nanos, asked: RouteAsked, lineup: Lineup, *why: Any) -> Ruling:
+        ruling = turn_away(self, now, asked, lineup, *why)
+        if lineup.eligible:
+            ruling.answer = Busy(asked.request, asked.attempt, RETRY_AFTER_MIN_NS)
+        return ruling
+
+    patch.setattr(Router, "_turn_away", say_busy)
+
+
 PLANTED_BUGS = (
     PlantedBug(lost_release, 0, "bookings, and there should be"),
     PlantedBug(old_epoch_accepted, 4, ""),
@@ -379,6 +395,7 @@ PLANTED_BUGS = (
     PlantedBug(resumed_choices_are_renumbered, 11, "instead of"),
     PlantedBug(sweep_spares_a_shard, 47, "hashes of rank"),
     PlantedBug(drain_is_not_told_to_new_links, 27, "somebody does not know"),
+    PlantedBug(excluded_is_busy, 1, "nobody who could be"),
     PlantedBug(transfers.published_without_confirmation, 0, "not confirmed"),
     PlantedBug(transfers.copied_before_it_is, 0, "the driver still writes"),
     PlantedBug(transfers.confirmed_after_letting_go, 60, "was not held throughout"),
@@ -386,7 +403,7 @@ PLANTED_BUGS = (
     PlantedBug(transfers.sender_lets_go_at_once, 0, "is sent"),
     PlantedBug(transfers.aborting_for_ever, 0, "is off"),
     PlantedBug(transfers.released_twice, 0, "may touch it"),
-    PlantedBug(transfers.failed_copy_is_resident, 1, "instead of"),
+    PlantedBug(transfers.failed_copy_is_resident, 22, "instead of"),
     PlantedBug(transfers.side_without_deadline, 0, "outlives its deadline here"),
     PlantedBug(transfers.plan_without_deadline, 0, "outlives its deadline"),
     PlantedBug(transfers.abort_spares_who_has_not_answered, 0, "control is done"),

@@ -102,6 +102,11 @@ def refused_by_the_last(front: Front) -> None:
     refused(front)
 
 
+def refused_and_no_other(front: Front) -> None:
+    refused(front)
+    front.hear(CONTROL, Unroutable(request(1), 1, UnroutableReason.NO_REPLICA, 0))
+
+
 def pause(front: Front) -> None:
     """Until the phase has lasted too long; a request that is at work has no such time."""
     deadline = front.machine.next_deadline()
@@ -141,6 +146,7 @@ EVENTS: dict[str, Callable[[Front], object]] = {
     "fault": lambda front: front.hear(W0, row(front, -1, Finish.NOT_FINITE)),
     "refused": refused,
     "refused (no other is left)": refused_by_the_last,
+    "refused (control has no other)": refused_and_no_other,
     "ended": lambda front: front.hear(W0, Ended(request(1), 0, EndReason.ABORTED)),
     "stop found": lambda front: front.feed(StopFound(request(1), 0, 0)),
     "client gone": lambda front: front.feed(ClientGone(request(1))),
@@ -153,13 +159,14 @@ EVENTS: dict[str, Callable[[Front], object]] = {
     "deadline": deadline_passed,
 }
 
+REFUSALS = ("refused", "refused (no other is left)", "refused (control has no other)")
 IMPOSSIBLE = [
     # The text of a token that never came completes nothing.
     *((phase, "stop found") for phase in ("routing", "waiting", "submitted")),
     # A worker accepts before it brings tokens, and does not refuse what it has accepted.
     *(("submitted", event) for event in ("token", "last token")),
-    *(("streaming", event) for event in ("refused", "refused (no other is left)", "accepted")),
-    ("leaving", "refused (no other is left)"),
+    *(("streaming", event) for event in ("accepted", *REFUSALS)),
+    *(("leaving", event) for event in REFUSALS if event != "refused"),
 ]
 
 
@@ -184,6 +191,11 @@ def refused_again(front: Front) -> None:
     front.hear(W1, Refused(request(1), 1, RefusalReason.QUEUE_FULL, Nanos(0)))
 
 
+def refused_again_and_no_other(front: Front) -> None:
+    front.hear(W1, Refused(request(1), 1, RefusalReason.QUEUE_FULL, Nanos(0)))
+    front.hear(CONTROL, Unroutable(request(1), 2, UnroutableReason.NO_REPLICA, 0))
+
+
 EVENTS_AGAIN: dict[str, Callable[[Front], object]] = {
     "busy": lambda front: front.hear(CONTROL, Busy(request(1), 1, Nanos(0))),
     "unroutable (never fits)": lambda front: front.hear(
@@ -192,6 +204,7 @@ EVENTS_AGAIN: dict[str, Callable[[Front], object]] = {
     "stop found": EVENTS["stop found"],
     "accepted": lambda front: front.hear(W1, Accepted(request(1), 1, 0, Nanos(0))),
     "refused (no other is left)": refused_again,
+    "refused (control has no other)": refused_again_and_no_other,
 }
 
 

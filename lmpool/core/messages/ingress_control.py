@@ -96,6 +96,7 @@ class Busy:
 class UnroutableReason(Enum):
     NEVER_FITS = "never fits"
     NO_REPLICA = "no replica"
+    """No rank is eligible, or the request excludes every one that it fits."""
 
 
 @attrs.frozen

@@ -3,8 +3,8 @@
 from lmpool.core.booking import BookingState
 from lmpool.core.control import ControlPlane
 from lmpool.core.effects import Send
-from lmpool.core.ids import BlockHash, Nanos, Peer, RequestId, Role
-from lmpool.core.messages.ingress_control import Busy, RouteDecided, Unroutable, UnroutableReason
+from lmpool.core.ids import BlockHash, Nanos, Peer, Rank, RequestId, Role
+from lmpool.core.messages.ingress_control import Busy, RouteDecided, Unroutable
 from lmpool.core.prefix import HASH_BYTES, split_chain
 from lmpool.sim.swarm.exchange_checks import TransferWords
 from lmpool.sim.swarm.told import Told
@@ -30,19 +30,35 @@ class ControlChecks:
                     self._check_route(now, decided)
                     self._told.route(now, decided)
                 case Send(message=Busy(request=request)):
-                    assert request in self._told.asked, "an answer to no question"
+                    takers = self._takers(now, request)
+                    is_full = len(self._told.bookings) >= self._machine._settings.bookings_max
+                    is_settling = self._machine._settle_at is not None
+                    assert takers or is_full or is_settling, "busy, and there is nobody who could be"
                     self._told.answer(request)
                 case Send(message=Unroutable(request=request, reason=reason)):
-                    assert request in self._told.asked, "an answer to no question"
+                    takers = self._takers(now, request)
+                    assert not takers, f"{reason.value}, and {takers} could have taken it"
                     self._told.answer(request)
-                    able = [rank for rank in self._told.ranks if not self._told.why_not(rank, now)]
-                    assert not (able and reason is UnroutableReason.NO_REPLICA), f"{able} could have taken it"
                 case _:
                     pass
         self._check_bookings()
         self.transfers.after(now, effects)
         deadline = self._machine.next_deadline()
         assert deadline is None or deadline > now, "its next deadline has passed"
+
+    def _takers(self, now: Nanos, request: RequestId) -> list[Rank]:
+        """Who may be routed to, by what control was told and was asked."""
+        asked, told = self._told.asked.get(request), self._told
+        assert asked is not None, "an answer to no question"
+        tokens = asked.prompt_tokens + min(asked.output_tokens_max, 1)
+        return [
+            rank
+            for rank, known in told.ranks.items()
+            if not told.why_not(rank, now)
+            and rank not in asked.excluded
+            and known.facts is not None
+            and known.facts.model_tokens_max >= tokens
+        ]
 
     def _check_route(self, now: Nanos, decided: RouteDecided) -> None:
         told, rank = self._told, decided.rank
