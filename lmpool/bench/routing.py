@@ -8,7 +8,7 @@ import argparse
 import json
 import lzma
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias
@@ -18,8 +18,11 @@ from tqdm import tqdm
 
 from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, profiled
 from lmpool.bench.routing_cells import (
+    ALONE,
     CELLS,
     CONVERSATION,
+    ENTRANTS,
+    IN_ARRIVAL_ORDER,
     IN_TICKS,
     WITH_COPIES,
     Cell,
@@ -28,11 +31,11 @@ from lmpool.bench.routing_cells import (
     saturation,
 )
 from lmpool.bench.routing_table import Measured, report
-from lmpool.bench.simulate import each_once
 from lmpool.core.route import POLICIES
 from lmpool.sim.replay import replay
 from lmpool.sim.trace import TraceError
 
+EACH_IN_ARRIVAL_ORDER = "each+arrival"
 LOADS = (0.3, 0.6, 0.8, 0.9)
 SEEDS = 5
 QUICK = {"cells": ["hot-session-skew"], "loads": [0.6], "seeds": 1, "requests": 300}
@@ -144,9 +147,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--policies",
         nargs="+",
-        choices=(*POLICIES, *WITH_COPIES),
+        choices=(*dict.fromkeys((*POLICIES, *ENTRANTS)), EACH_IN_ARRIVAL_ORDER),
         metavar="NAME",
-        help=f"(default: each once); {' and '.join(WITH_COPIES)} have blocks copied between ranks as well",
+        help=f"(default: each once); {' and '.join(WITH_COPIES)} have blocks copied between ranks as well; "
+        f"NAME+arrival has replicas that take prompts one after the other, and {EACH_IN_ARRIVAL_ORDER} is all of those",
     )
     parser.add_argument("--loads", nargs="+", type=float, default=list(LOADS), metavar="X", help="of saturation")
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="1 to N (default %(default)s)")
@@ -187,14 +191,20 @@ def _searched(given: argparse.Namespace, cell: Cell) -> tuple[str, int]:
 
 
 def _jobs(given: argparse.Namespace, cells: Sequence[Cell], results: Results) -> Iterator[Job]:
-    wanted = given.policies or (*each_once(), *WITH_COPIES)
-    policies = dict.fromkeys(name if name in WITH_COPIES else POLICIES[name]().name for name in wanted)
+    wanted = given.policies or (*ALONE, *WITH_COPIES)
+    policies = dict.fromkeys(policy for name in wanted for policy in _entrants(name))
     for cell in cells:
         rate = results.saturations[_searched(given, cell)]
         for share in given.loads:
             for seed in range(1, given.seeds + 1):
                 for policy in policies:
                     yield Job(cell.name, given.requests or cell.requests, share, share * rate, seed, policy)
+
+
+def _entrants(name: str) -> Collection[str]:
+    if name == EACH_IN_ARRIVAL_ORDER:
+        return IN_ARRIVAL_ORDER
+    return (name if name in ENTRANTS else POLICIES[name]().name,)
 
 
 def _ended(
@@ -217,9 +227,9 @@ def perform(job: Job, trace: Path | None) -> float | dict[str, object]:
     if job.policy == SEARCH:
         return saturation(job.rate, lambda rate: is_sustained(cell, trace, job.requests, rate))
     ready = load(cell, trace, job.requests, job.rate, job.seed)
-    policy, placement = WITH_COPIES.get(job.policy, (job.policy, None))
-    rack = attrs.evolve(cell.rack, placement=placement)
-    figures = replay(ready.trace, ready.prompts, rack, policy, job.seed)
+    entrant = ENTRANTS[job.policy]
+    rack = attrs.evolve(cell.rack, placement=entrant.placement, prefill_order=entrant.prefill_order)
+    figures = replay(ready.trace, ready.prompts, rack, entrant.policy, job.seed)
     if figures.placement is not None:
         figures = attrs.evolve(figures, placement=attrs.evolve(figures.placement, placed=(), refusals=()))
     return {"fingerprint": ready.trace.fingerprint, **attrs.asdict(figures)}

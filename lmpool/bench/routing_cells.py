@@ -10,9 +10,11 @@ from random import Random
 
 import attrs
 
+from lmpool.core.batch import PrefillOrder
 from lmpool.core.ids import SECOND, Nanos, Rank
 from lmpool.core.limits import DECISIONS_KEPT
 from lmpool.core.placement.proposal import USUAL, PlacementSettings
+from lmpool.core.route import POLICIES
 from lmpool.sim.collection import uncollected
 from lmpool.sim.copy_time import assumed_copies
 from lmpool.sim.prompts import Prompts
@@ -35,12 +37,29 @@ BRACKET = 1.03
 """The search ends when its two sides are within this factor."""
 RATE_RANGE = (1e-3, 1e4)
 
-WITH_COPIES: dict[str, tuple[str, PlacementSettings]] = {
-    "marginal-time+copies": ("marginal-time", USUAL),
-    "mooncake+pulls": ("mooncake", attrs.evolve(USUAL, chains_max=0)),
+
+@attrs.frozen
+class Entrant:
+    """What a name in the matrix stands for."""
+
+    policy: str
+    placement: PlacementSettings | None
+    """What control does of its own accord."""
+    prefill_order: PrefillOrder
+    """Of its replicas."""
+
+
+SHORT_BETWEEN, ARRIVAL = PrefillOrder.SHORT_BETWEEN, PrefillOrder.ARRIVAL
+ALONE = {name: Entrant(name, None, SHORT_BETWEEN) for name in dict.fromkeys(make().name for make in POLICIES.values())}
+"""Every policy once."""
+WITH_COPIES = {
+    "marginal-time+copies": Entrant("marginal-time", USUAL, SHORT_BETWEEN),
+    "mooncake+pulls": Entrant("mooncake", attrs.evolve(USUAL, chains_max=0), SHORT_BETWEEN),
 }
-"""Policies that also have blocks sent between ranks: the policy, and what control does of its own accord. The paper of
-the second knows copies for requests only."""
+"""Have blocks sent between ranks as well. The paper of the second knows copies for requests only."""
+IN_ARRIVAL_ORDER = {f"{name}+arrival": Entrant(name, None, ARRIVAL) for name in ALONE}
+"""On replicas that take prompts one after the other."""
+ENTRANTS = {**ALONE, **WITH_COPIES, **IN_ARRIVAL_ORDER}
 
 
 @attrs.frozen
@@ -69,6 +88,7 @@ class Cell:
             block_size=self.block_size,
             step_tokens=2_048,
             sequences=256,
+            prefill_order=SHORT_BETWEEN,
             rates=named_rates(ACCELERATOR_DEFAULT),
             copies=assumed_copies(self.block_size),
             slow=self.slow,

@@ -1,6 +1,7 @@
 """How a policy stands against the best known one, entry by entry: a cell, a load and a figure, mean over seeds.
 
-Twice: routing alone against what is known without copies of blocks, then with copies against all that is known.
+Three times: routing alone against what is known without copies of blocks, on the same replicas; with copies against all
+that is known; and ours against what is known on replicas that take prompts one after the other, as other servers do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,12 @@ from typing import TypeAlias
 
 import attrs
 
-from lmpool.bench.routing_cells import WITH_COPIES
+from lmpool.bench.routing_cells import IN_ARRIVAL_ORDER, WITH_COPIES
 from lmpool.bench.table import table_lines
 
 OURS = "marginal-time"
 OURS_WITH_COPIES = "marginal-time+copies"
+OURS_IN_ARRIVAL_ORDER = "marginal-time+arrival"
 METRICS: dict[str, tuple[str, str]] = {
     "ttft mean": ("ttft_s", "mean"),
     "ttft p99": ("ttft_s", "p99"),
@@ -68,7 +70,7 @@ def best_known(policies: Mapping[str, float]) -> tuple[float, str]:
 
 
 def _is_known(policy: str) -> bool:
-    return policy not in (OURS, OURS_WITH_COPIES)
+    return policy not in (OURS, OURS_WITH_COPIES, OURS_IN_ARRIVAL_ORDER)
 
 
 def ratios(found: Mapping[Entry, Mapping[str, float]], policy: str) -> dict[Entry, float]:
@@ -81,20 +83,27 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def report(runs: Sequence[Measured]) -> list[str]:
-    alone = [run for run in runs if run.policy not in WITH_COPIES]
-    lines = _section(alone, OURS)
-    if len(alone) < len(runs):
-        lines += ["", "", *_section(runs, OURS_WITH_COPIES)]
+    served_alike = [run for run in runs if run.policy not in IN_ARRIVAL_ORDER]
+    alone = [run for run in served_alike if run.policy not in WITH_COPIES]
+    lines = _section("routing alone", alone, OURS)
+    if len(alone) < len(served_alike):
+        lines += ["", "", *_section("with copies of blocks", served_alike, OURS_WITH_COPIES)]
+    if len(served_alike) < len(runs):
+        against_usual = [run for run in runs if run.policy in (OURS, *IN_ARRIVAL_ORDER)]
+        lines += ["", "", *_section("known policies on replicas in order of arrival", against_usual, OURS)]
     return lines
 
 
-def _section(runs: Sequence[Measured], ours: str) -> list[str]:
+def _section(title: str, runs: Sequence[Measured], ours: str) -> list[str]:
     found = {entry: values for entry, values in entries(runs).items() if ours in values and any(map(_is_known, values))}
     if not found:
-        return [f"nothing to compare yet: {len(runs)} runs, and no entry that {ours} and a known policy have in common"]
+        missing = f"no entry that {ours} and a known policy have in common"
+        return [f"{title}: nothing to compare yet: {len(runs)} runs, and {missing}"]
     mine = ratios(found, ours)
     return [
-        f"{ours} over the best known policy of each entry ({len(runs)} runs)",
+        f"{title} ({len(runs)} runs)",
+        "",
+        f"{ours} over the best known policy of each entry",
         *_entry_lines(found, mine),
         "",
         f"each policy over the best known one, and {ours} over each policy, geometric means over the entries",

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, Parser, count, factor, number, output, output_or_dash
 from lmpool.bench.simulate_explain import Watch
 from lmpool.bench.simulate_figures import PlotError, Run, Study, check_plot, json_text, plot, table
+from lmpool.core.batch import PrefillOrder
 from lmpool.core.ids import SECOND, Nanos, Rank
 from lmpool.core.limits import BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, DECISIONS_KEPT, RANKS_MAX
 from lmpool.core.placement.proposal import USUAL
@@ -111,6 +112,13 @@ def _parser() -> argparse.ArgumentParser:
     rack.add_argument("--step-tokens", type=count, default=2_048, metavar="N", help="of a step (default %(default)s)")
     rack.add_argument("--sequences", type=count, default=256, metavar="N", help="at a time (default %(default)s)")
     rack.add_argument(
+        "--prefill-order",
+        choices=[order.value for order in PrefillOrder],
+        default=PrefillOrder.SHORT_BETWEEN.value,
+        help="how prompts share a step: as replicas do it, or one after the other as other servers do "
+        "(default %(default)s)",
+    )
+    rack.add_argument(
         "--placement",
         choices=("on", "off"),
         default="off",
@@ -180,6 +188,7 @@ def _rack(given: argparse.Namespace, trace: Trace) -> RackSettings:
         block_size=block_size,
         step_tokens=given.step_tokens,
         sequences=given.sequences,
+        prefill_order=PrefillOrder(given.prefill_order),
         rates=rates,
         copies=assumed_copies(block_size),
         slow=tuple(_by_rank(given, "--slow", text) for text in given.slow),

@@ -20,6 +20,15 @@ from lmpool.core.prefix import split_chain
 from lmpool.core.sequence import Place
 
 
+class PrefillOrder(Enum):
+    """How prompts share the tokens of a step."""
+
+    SHORT_BETWEEN = "short-between"
+    """Half to the one whose turn it is, and short ones between, as told above."""
+    ARRIVAL = "arrival"
+    """One after the other in order of service, as other servers do: what the first is compared with."""
+
+
 class LeftOut(Enum):
     """Why a sequence that was looked at has no row in the step."""
 
@@ -68,6 +77,7 @@ class Queued:
 
 @attrs.frozen
 class BatchView:
+    prefill_order: PrefillOrder
     step_tokens_max: int
     slots: int
     """Sequences that may still begin."""
@@ -198,6 +208,10 @@ def _youngest(view: BatchView) -> SequenceId:
 def _share(view: BatchView, room: _Room) -> None:
     candidates: list[Prefillable | Queued] = [*view.prefillable, *view.queued]
     if not candidates:
+        return
+    if view.prefill_order is PrefillOrder.ARRIVAL:
+        for candidate in sorted(candidates, key=lambda candidate: candidate.place):
+            room.give(candidate, candidate.remaining)
         return
     first = min(candidates, key=lambda candidate: candidate.place)
     others = [candidate for candidate in candidates if candidate is not first]

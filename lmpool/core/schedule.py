@@ -8,7 +8,7 @@ leaves, the first of them is the next to begin and writes on.
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 
-from lmpool.core.batch import BatchView, Decodable, Prefillable, Queued
+from lmpool.core.batch import BatchView, Decodable, Prefillable, PrefillOrder, Queued
 from lmpool.core.block_pool import BlockPool
 from lmpool.core.ids import BlockHash, BlockId, SequenceId, Slot
 from lmpool.core.prefix import HASH_BYTES, chain_length, hash_at, split_chain
@@ -30,6 +30,7 @@ class Schedule:
         "_decoding",
         "_departures",
         "_pool",
+        "_prefill_order",
         "_queue",
         "_running",
         "_slots",
@@ -38,10 +39,18 @@ class Schedule:
         "_writers",
     )
 
-    def __init__(self, pool: BlockPool, block_size: int, step_tokens_max: int, sequences_max: int) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        step_tokens_max: int,
+        sequences_max: int,
+        prefill_order: PrefillOrder,
+    ) -> None:
         self._pool = pool
         self._block_size = block_size
         self._step_tokens_max = step_tokens_max
+        self._prefill_order = prefill_order
         self._queue: list[Sequence] = []
         self._running: list[Sequence] = []
         self._decoding: list[Sequence] = []
@@ -233,6 +242,7 @@ class Schedule:
             else:
                 ending = True
         return BatchView(
+            self._prefill_order,
             self._step_tokens_max,
             len(self._slots),
             self._pool.available,

@@ -10,6 +10,7 @@ from typing import assert_never
 
 import attrs
 
+from lmpool.core.batch import PrefillOrder
 from lmpool.core.block_pool import BlockCounts, BlockPool
 from lmpool.core.deadlines import Deadlines
 from lmpool.core.effects import RunStep, WorkerEffect
@@ -65,6 +66,7 @@ class WorkerSettings:
     """Longest context that the model and the operator allow; in force is what the pool can hold, if that is less."""
     step_tokens_max: int
     sequences_max: int
+    prefill_order: PrefillOrder
     steps_in_flight_max: int
     waiting_requests_max: int
     """Sequences in the queue; a request too large for that is taken when the queue is empty."""
@@ -121,7 +123,13 @@ class Worker:
         pool = BlockPool(settings.blocks)
         self._outbox = Outbox()
         self._exchange = Exchange(pool, self._outbox)
-        schedule = Schedule(pool, settings.block_size, settings.step_tokens_max, settings.sequences_max)
+        schedule = Schedule(
+            pool,
+            settings.block_size,
+            settings.step_tokens_max,
+            settings.sequences_max,
+            settings.prefill_order,
+        )
         self._settings = settings
         self._tokens_max = min(settings.model_tokens_max, settings.blocks * settings.block_size)
         self._execution = Execution(pool, schedule, self._exchange, settings.block_size, settings.rates, self._outbox)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias, assert_never
 
+from lmpool.core.batch import PrefillOrder
 from lmpool.core.effects import CancelCopy, CopyBlocks, RunStep, Send, SendBlocks, WorkerEffect
 from lmpool.core.events import DrainOrdered, StepCompleted, StepFailed, WorkerEvent
 from lmpool.core.execution import FAILURES_MAX
@@ -78,6 +79,7 @@ def _settings(order: WorkerOrder, replica: Replica) -> WorkerSettings:
         model_tokens_max=replica.model_tokens_max,
         step_tokens_max=order.step_tokens_max,
         sequences_max=order.sequences_max,
+        prefill_order=PrefillOrder.SHORT_BETWEEN,
         steps_in_flight_max=replica.steps_in_flight_max,
         waiting_requests_max=order.waiting_requests_max,
         waiting_tokens_max=order.waiting_tokens_max,

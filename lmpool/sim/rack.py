@@ -5,6 +5,7 @@ from itertools import permutations
 
 import attrs
 
+from lmpool.core.batch import PrefillOrder
 from lmpool.core.carrier import PlacementRules
 from lmpool.core.control import ControlPlane, ControlSettings
 from lmpool.core.effects import Send
@@ -41,6 +42,7 @@ class RackSettings:
     block_size: int
     step_tokens: int
     sequences: int
+    prefill_order: PrefillOrder
     rates: Rates
     copies: CopyRates
     slow: tuple[tuple[Rank, float], ...]
@@ -160,6 +162,7 @@ def _worker_settings(settings: RackSettings, rank: Rank, rates: Rates) -> Worker
         model_tokens_max=MODEL_TOKENS_MAX,
         step_tokens_max=settings.step_tokens,
         sequences_max=settings.sequences,
+        prefill_order=settings.prefill_order,
         steps_in_flight_max=1,
         waiting_requests_max=256,
         waiting_tokens_max=1 << 20,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lmpool import cli
-from lmpool.bench.routing_cells import CELLS
+from lmpool.bench.routing_cells import CELLS, IN_ARRIVAL_ORDER
 from lmpool.bench.routing_table import OURS, Measured, entries, geometric_mean, ratios, report
 
 SMALL = [
@@ -39,7 +39,7 @@ def test_runs_are_written_as_lines_and_an_interrupted_matrix_goes_on(
     assert {(line["job"]["seed"], line["job"]["policy"]) for line in lines[1:]} == {
         (seed, policy) for seed in (1, 2) for policy in (OURS, "least-loaded")
     }
-    assert out.startswith(f"{OURS} over the best known policy of each entry (4 runs)")
+    assert out.startswith(f"routing alone (4 runs)\n\n{OURS} over the best known policy of each entry\n")
     assert len({line["figures"]["fingerprint"] for line in lines[1:]}) == 2, "policies share the requests of a seed"
 
     path.write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]))
@@ -77,7 +77,7 @@ def test_a_saturation_that_is_not_known_is_searched_once(
 def test_a_report_runs_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, _ = _run(capsys, *SMALL, "--report", "--json", str(tmp_path / "none.jsonl"))
     assert code == 0
-    assert out.startswith("nothing to compare yet: 0 runs")
+    assert out.startswith("routing alone: nothing to compare yet: 0 runs")
     assert not (tmp_path / "none.jsonl").exists()
 
 
@@ -155,6 +155,39 @@ def test_copies_are_compared_apart_from_routing_alone() -> None:
     assert entry.split()[2:4] == ["0.625", "mooncake+pulls"]
     (ours,) = [line for line in alone if line.startswith("a ")]
     assert ours.split()[-1] == f"{geometric_mean([0.5, 0.5, 1.0, 1.0]):.3f}"
+
+
+def test_known_policies_on_usual_replicas_are_compared_apart() -> None:
+    runs = [
+        _measured(OURS, 1, 1.0),
+        _measured("session", 1, 2.0),
+        _measured("session+arrival", 1, 4.0),
+        _measured("marginal-time+arrival", 1, 3.0),
+    ]
+    lines = report(runs)
+    begin = lines.index("known policies on replicas in order of arrival (3 runs)")
+    alone, usual = lines[:begin], lines[begin:]
+    assert not any("+arrival" in line for line in alone)
+    (entry,) = [line for line in alone if line.startswith("one 0.5")]
+    assert entry.split()[2:4] == ["0.500", "session"]
+    (entry,) = [line for line in usual if line.startswith("one 0.5")]
+    assert entry.split()[2:4] == ["0.250", "session+arrival"]
+    assert [line.split()[0] for line in usual if line.startswith("marginal-time")] == [
+        OURS,  # of the title
+        OURS,
+        "marginal-time+arrival",
+    ]
+
+
+def test_prompts_share_a_step_as_the_name_says(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    known = {"kind": "saturation", "cell": "few-long", "requests": 150, "rate": 60.0}
+    path.write_text(json.dumps(known) + "\n")
+    wanted = ["--cells", "few-long", "--loads", "0.9", "--seeds", "1", "--requests", "150"]
+    assert _run(capsys, *wanted, "--policies", "session", "each+arrival", "--json", str(path))[0] == 0
+    means = {line["job"]["policy"]: line["figures"]["ttft_s"]["mean"] for line in _written(path)[1:]}
+    assert set(means) == {"session", *IN_ARRIVAL_ORDER}
+    assert means["session"] < means["session+arrival"]
 
 
 def test_blocks_are_copied_only_where_the_name_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

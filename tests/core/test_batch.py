@@ -12,6 +12,7 @@ from lmpool.core.batch import (
     Decodable,
     LeftOut,
     Prefillable,
+    PrefillOrder,
     Queued,
     Shortage,
     choose,
@@ -20,6 +21,7 @@ from lmpool.core.ids import Epoch, RequestId, SequenceId
 from lmpool.core.sequence import Place
 
 EMPTY = BatchView(
+    prefill_order=PrefillOrder.SHORT_BETWEEN,
     step_tokens_max=64,
     slots=8,
     blocks=100,
@@ -112,6 +114,13 @@ def test_a_better_class_goes_past_however_long() -> None:
 def test_better_classes_go_first_among_the_others() -> None:
     decision = decide(prefillable=(prefillable(1, 900),), queued=(queued(3, 20), queued(4, 25, priority=-1)))
     assert portions(decision) == {1: 32, 4: 25, 3: 7}
+
+
+def test_in_order_of_arrival_the_first_takes_what_it_needs_and_the_next_the_rest() -> None:
+    prompts = (prefillable(1, 50), prefillable(2, 3), prefillable(3, 90))
+    decision = decide(prefill_order=PrefillOrder.ARRIVAL, prefillable=prompts, queued=(queued(0, 9), queued(4, 1)))
+    assert portions(decision) == {0: 9, 1: 50, 2: 3, 3: 2}
+    assert left_out(decision) == {4: LeftOut.NO_TOKENS}
 
 
 def test_no_row_without_tokens() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import attrs
 
+from lmpool.core.batch import PrefillOrder
 from lmpool.core.effects import CancelCopy, CopyBlocks, CopyEffect, RunStep, Send, SendBlocks
 from lmpool.core.events import (
     PeerJoined,
@@ -49,6 +50,7 @@ SETTINGS = WorkerSettings(
     model_tokens_max=4096,
     step_tokens_max=64,
     sequences_max=16,
+    prefill_order=PrefillOrder.SHORT_BETWEEN,
     steps_in_flight_max=1,
     waiting_requests_max=64,
     waiting_tokens_max=100_000,

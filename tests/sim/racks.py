@@ -2,6 +2,7 @@
 
 import attrs
 
+from lmpool.core.batch import PrefillOrder
 from lmpool.core.ids import MILLISECOND, SECOND, Nanos
 from lmpool.core.rates import Rates
 from lmpool.sim.copy_time import CopyRates
@@ -16,6 +17,7 @@ RACK = RackSettings(
     block_size=16,
     step_tokens=128,
     sequences=16,
+    prefill_order=PrefillOrder.SHORT_BETWEEN,
     rates=RATES,
     copies=COPIES,
     slow=(),

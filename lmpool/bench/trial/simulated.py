@@ -10,6 +10,7 @@ from lmpool.bench.trial.drain import is_drained
 from lmpool.bench.trial.evidence import CountersRead, Evidence, MachineFacts, Outcome
 from lmpool.bench.trial.spec import CONVERTER, Placement, TrialSpec
 from lmpool.bench.trial.workload import trial_trace, workload_facts
+from lmpool.core.batch import PrefillOrder
 from lmpool.core.explanation import request_word
 from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Nanos, Peer, Rank, RequestId, Role
 from lmpool.core.messages.ingress_control import Decision, StateReported
@@ -131,6 +132,7 @@ def _rack_settings(spec: TrialSpec, requests: int) -> RackSettings:
         block_size=spec.block_size,
         step_tokens=spec.step_tokens,
         sequences=spec.sequences,
+        prefill_order=PrefillOrder.SHORT_BETWEEN,
         rates=rates_named(spec.rates),
         copies=assumed_copies(spec.block_size),
         slow=(),

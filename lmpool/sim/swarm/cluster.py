@@ -4,6 +4,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from lmpool.core.batch import PrefillOrder
 from lmpool.core.control import ControlPlane
 from lmpool.core.effects import ControlEffect, IngressEffect, RunStep, Send, WorkerEffect
 from lmpool.core.events import ControlEvent, IngressEvent, Tick, WorkerEvent
@@ -142,6 +143,7 @@ class Cluster:
             model_tokens_max=knobs.model_tokens_max,
             step_tokens_max=knobs.step_tokens_max,
             sequences_max=knobs.sequences_max,
+            prefill_order=PrefillOrder.SHORT_BETWEEN,
             steps_in_flight_max=knobs.steps_in_flight_max,
             waiting_requests_max=knobs.waiting_requests_max,
             waiting_tokens_max=knobs.waiting_tokens_max,
