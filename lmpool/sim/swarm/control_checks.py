@@ -17,9 +17,12 @@ class ControlChecks:
     def __init__(self, machine: ControlPlane, words: TransferWords) -> None:
         self._machine = machine
         self._told = Told(machine._settings)
+        self._was_settling = True
+        """Before the event. One that comes when settling is over may overflow the queue first."""
         self.transfers = TransferChecks(machine, words)
 
     def before(self, now: Nanos, event: object) -> None:
+        self._was_settling = self._machine._settle_at is not None
         self._told.expire(now)
         self._told.take(now, event)
 
@@ -32,8 +35,7 @@ class ControlChecks:
                 case Send(message=Busy(request=request)):
                     takers = self._takers(now, request)
                     is_full = len(self._told.bookings) >= self._machine._settings.bookings_max
-                    is_settling = self._machine._settle_at is not None
-                    assert takers or is_full or is_settling, "busy, and there is nobody who could be"
+                    assert takers or is_full or self._was_settling, "busy, and there is nobody who could be"
                     self._told.answer(request)
                 case Send(message=Unroutable(request=request, reason=reason)):
                     takers = self._takers(now, request)
