@@ -40,6 +40,7 @@ from lmpool.bench.table import table_lines
 from lmpool.bench.transactions import TransactionError
 from lmpool.bench.transfer_pair import MeasuredPair, PairOrder, WrongBytes, device_facts
 from lmpool.core.ids import MILLISECOND, Rank
+from lmpool.core.limits import RANKS_MAX
 from lmpool.core.placement.price import INTERFERENCE, Pair, TransferPrices
 from lmpool.core.placement.proposal import USUAL, chain_prefill_ns
 from lmpool.core.prefix import ModelIdentity
@@ -60,6 +61,7 @@ from lmpool.io.topology import RankPair, TopologyError, all_pairs, cuda_pairs, l
 
 STEPS = "lmpool.bench.calibrate_steps"
 OUTPUT = Path("lmpool-calibration.json")
+KV_BLOCKS_MIN = 16
 BLOCKS = (1, 2, 4, 8, 16, 32, 64)
 SERVED = PathKind.SHARED_MEMORY.value
 """The one path that workers have."""
@@ -91,10 +93,16 @@ def main(arguments: Sequence[str]) -> int:
 
 def _fault(given: argparse.Namespace) -> str | None:
     """What of the flags cannot be: steps take a while, and come first."""
-    if given.replicas < 2:
-        return "--replicas: a pair takes two"
+    if not 2 <= given.replicas <= RANKS_MAX:
+        return f"--replicas: a pair takes two, and a server has at most {RANKS_MAX}"
+    if given.kv_blocks is not None and given.kv_blocks < KV_BLOCKS_MIN:
+        return f"--kv-blocks: below {KV_BLOCKS_MIN} too few steps fit for five rates"
     if given.json is not None and not given.check:
         return "--json is for the figures of --check"
+    if given.path in ON_CUDA:
+        devices = device_facts()["cuda_devices"]
+        if devices < 2:
+            return f"--path {given.path} needs two CUDA devices, and torch sees {devices}"
     try:
         if given.pairs is not None:
             listed_pairs(given.pairs, given.replicas)

@@ -18,7 +18,15 @@ import attrs
 from lmpool.bench.e2e_plot import plot
 from lmpool.bench.e2e_report import E2EReport, report
 from lmpool.bench.e2e_table import report_lines
-from lmpool.bench.e2e_trials import BLOCKS_OF_256, E2ESettings, FolderError, run_trials, trial_spec, trials
+from lmpool.bench.e2e_trials import (
+    BLOCKS_OF_256,
+    E2ESettings,
+    FolderError,
+    HopelessError,
+    run_trials,
+    trial_spec,
+    trials,
+)
 from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, Parser, count, factor, output
 from lmpool.bench.load.schema import json_schema
 from lmpool.bench.simulate_figures import PlotError, check_plot
@@ -72,6 +80,9 @@ def main(arguments: Sequence[str]) -> int:
     except (SpecError, FolderError, PlotError, StepTimeError, OSError) as error:
         _tell(f"lmpool bench e2e: {error}")
         return USAGE_CODE
+    except HopelessError as error:
+        _tell(f"lmpool bench e2e: {error}")
+        return 1
     except KeyboardInterrupt:
         advice = f"the same command goes on in {given.out}" if given.out else "with --out DIR it could go on"
         _tell(f"lmpool bench e2e: interrupted; {advice}")

@@ -30,6 +30,10 @@ class FolderError(Exception):
     """One line: why trials cannot go where they should."""
 
 
+class HopelessError(Exception):
+    """One line: why no trial will leave anything."""
+
+
 @attrs.frozen
 class E2ESettings:
     venue: Venue
@@ -115,8 +119,11 @@ def trial_spec(settings: E2ESettings, trial: Trial) -> TrialSpec:
 
 
 def run_trials(settings: E2ESettings, folder: Path, tell: Callable[[str], None]) -> list[Ran]:
-    """What is whole and valid in the folder is not run again. Raises FolderError."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """What is whole and valid in the folder is not run again. Raises FolderError and HopelessError."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise FolderError(f"--out {folder}: {error.strerror}") from error
     order = trials(settings)
     ran = {trial: found for trial in order if (found := _found(settings, folder, trial)) is not None}
     if ran:
@@ -128,6 +135,8 @@ def run_trials(settings: E2ESettings, folder: Path, tell: Callable[[str], None])
         time_left = f", about {spent_s / done * (len(left) - done):.0f} s left" if done else ""
         tell(f"trial {len(ran) + 1} of {len(order)}: {trial.name}{time_left}")
         ran[trial] = _run(trial_spec(settings, trial), folder, trial, tell)
+        if not done and ran[trial].evidence is None:
+            raise HopelessError(f"the first trial left nothing, so none would: {'; '.join(ran[trial].problems)}")
     return [ran[trial] for trial in order]
 
 

@@ -64,6 +64,8 @@ def main(arguments: Sequence[str]) -> int:
         if given.plot is not None:
             plot(study, given.plot)
         _tell(study, given.json)
+    except BrokenPipeError:
+        raise
     except (TraceError, StepTimeError, UsageError, PlotError, OSError) as error:
         print(f"lmpool simulate: {error}", file=sys.stderr)
         return USAGE_CODE
@@ -105,7 +107,18 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("--burst", type=count, default=1, metavar="N", help="arrivals N at a time, at the same rate")
     load.add_argument("--seed", type=int, default=0, metavar="S", help="of workload, jitter and chance (default 0)")
     load.add_argument("--trace-block-size", type=count, metavar="N", help="tokens of a hash id, if unusual")
-    rack = parser.add_argument_group("cluster")
+    _add_cluster(parser.add_argument_group("cluster"))
+    parser.add_argument(
+        "--json", type=output_or_dash, metavar="FILE", help="write the figures there; - for standard output"
+    )
+    parser.add_argument("--plot", type=output, metavar="FILE", help="draw them (.png, .svg, .pdf)")
+    parser.add_argument(
+        "--explain", type=count, metavar="N", help="decisions in words: the N that cost most known prefix, by policy"
+    )
+    return parser
+
+
+def _add_cluster(rack: argparse._ArgumentGroup) -> None:
     rack.add_argument("--replicas", type=count, default=8, metavar="N", help="(default %(default)s)")
     rack.add_argument("--kv-blocks", type=count, metavar="N", help=f"of a replica (default: {KV_TOKENS:,} tokens)")
     rack.add_argument("--block-size", type=count, metavar="N", help=f"(default: the trace's, or {BLOCK_SIZE})")
@@ -130,14 +143,6 @@ def _parser() -> argparse.ArgumentParser:
     times.add_argument("--profile", type=Path, metavar="FILE", help="rates as JSON (specs/step_time.md)")
     rack.add_argument("--slow", action="append", default=[], metavar="RANK:X", help="takes X times as long")
     rack.add_argument("--cold", action="append", default=[], metavar="RANK:SECONDS", help="joins empty so much later")
-    parser.add_argument(
-        "--json", type=output_or_dash, metavar="FILE", help="write the figures there; - for standard output"
-    )
-    parser.add_argument("--plot", type=output, metavar="FILE", help="draw them (.png, .svg, .pdf)")
-    parser.add_argument(
-        "--explain", type=count, metavar="N", help="decisions in words: the N that cost most known prefix, by policy"
-    )
-    return parser
 
 
 def _study(given: argparse.Namespace) -> Study:

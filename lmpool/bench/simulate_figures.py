@@ -124,7 +124,7 @@ def json_text(study: Study) -> str:
             "requests": len(trace.requests),
             "arrivals_s": trace.span_ns / SECOND,
             "seed": study.seed,
-            "rack": attrs.asdict(study.rack),
+            "rack": attrs.asdict(study.rack) | {"prefill_order": study.rack.prefill_order.value},
             "bounds": attrs.asdict(study.bounds),
             "runs": [attrs.asdict(run.figures) for run in study.runs],
         },

@@ -75,6 +75,8 @@ class Samples:
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 1 if something has arrived with other bytes, or nothing could be measured; 2 for wrong usage."""
     given = flags.profiled(_parser(), QUICK, arguments)
+    given.path = list(dict.fromkeys(given.path))
+    given.blocks = given.blocks and sorted(dict.fromkeys(given.blocks))
     try:
         _check(given)
         if given.streams:

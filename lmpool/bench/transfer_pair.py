@@ -113,6 +113,7 @@ class MeasuredPair:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[number],
+            process_group=0,  # an interruption is for this process, which ends its input
             text=True,
         )
         self._stack.callback(_end, process)

@@ -1,8 +1,7 @@
 """The worker machine: one rank's requests, blocks and steps behind one door.
 
-It plans a step whenever fewer than `steps_in_flight_max` run and there is something to compute. What happens to a
-sequence is in `sequence.py`, to a block in `block.py`; what a step computes in `batch.py`, how it is carried through in
-`execution.py`.
+It plans a step whenever fewer than `steps_in_flight_max` run and there is something to compute (`batch.py`), carried
+through in `execution.py`. What happens to a sequence is in `sequence.py`, to a block in `block.py`.
 """
 
 from hashlib import blake2b
@@ -123,13 +122,8 @@ class Worker:
         pool = BlockPool(settings.blocks)
         self._outbox = Outbox()
         self._exchange = Exchange(pool, self._outbox)
-        schedule = Schedule(
-            pool,
-            settings.block_size,
-            settings.step_tokens_max,
-            settings.sequences_max,
-            settings.prefill_order,
-        )
+        slots, order = settings.sequences_max, settings.prefill_order
+        schedule = Schedule(pool, settings.block_size, settings.step_tokens_max, slots, order)
         self._settings = settings
         self._tokens_max = min(settings.model_tokens_max, settings.blocks * settings.block_size)
         self._execution = Execution(pool, schedule, self._exchange, settings.block_size, settings.rates, self._outbox)
@@ -258,8 +252,7 @@ class Worker:
             case Submit():
                 self._take(now, peer, message)
             case Abort(request=request):
-                live = self._live.get(request)
-                if live is not None:
+                if (live := self._live.get(request)) is not None:
                     self._end(live, EndReason.ABORTED)
             case FinishChoice(request=request, choice=choice, output_index=output_index):
                 self._finish_choice(request, choice, output_index)
@@ -273,8 +266,7 @@ class Worker:
                 self._strays += 1
 
     def _take(self, now: Nanos, peer: Peer, submit: Submit) -> None:
-        before = self._live.get(submit.request)
-        if before is not None:
+        if (before := self._live.get(submit.request)) is not None:
             if submit.attempt <= before.submit.attempt:
                 return
             self._end(before, EndReason.ABORTED)

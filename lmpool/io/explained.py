@@ -9,6 +9,7 @@ from lmpool.core.history import History
 from lmpool.core.ids import Epoch, RequestId
 from lmpool.core.limits import HISTORIES_KEPT
 from lmpool.core.messages.ingress_control import Decision
+from lmpool.io.message_bounds import COUNT_MAX
 
 NAMES_KEPT = 4 * HISTORIES_KEPT
 """Prompts with the names of their request: open ones come on top of those with a history. About 2 MB at most."""
@@ -52,4 +53,5 @@ def parse_request_word(word: str) -> RequestId | None:
     ingress, dash, counter = word.partition("-")
     if not (dash and word.isascii() and ingress.isdecimal() and counter.isdecimal() and len(word) <= 40):
         return None
-    return RequestId(Epoch(int(ingress)), int(counter))
+    request = RequestId(Epoch(int(ingress)), int(counter))
+    return request if max(request) <= COUNT_MAX else None

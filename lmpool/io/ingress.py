@@ -49,7 +49,7 @@ from lmpool.core.messages.worker_control import DrainBegun, WorkerJoined
 from lmpool.core.search import PROBE, SearchSettings
 from lmpool.io.clock import monotonic_now
 from lmpool.io.driver import Driver
-from lmpool.io.errors import NoReplica, TransferDenied
+from lmpool.io.errors import BadRequest, NoReplica, TransferDenied
 from lmpool.io.link import LINK_BOUNDS, Identity, LinkEvent, Links, control_address, worker_address
 from lmpool.io.log import get_log
 from lmpool.io.transfer_order import TransferWish
@@ -199,7 +199,11 @@ class IngressAdapter:
         return answer.decisions
 
     async def transfer(self, wish: TransferWish, chain: bytes) -> TransferId:
-        """Begins it. Raises TransferDenied, and NoReplica while control does not answer."""
+        """Begins it. Raises BadRequest, TransferDenied, and NoReplica while control does not answer."""
+        for param, rank in (("source", wish.source), ("target", wish.target)):
+            if rank >= self.place.replicas:
+                text = f"There is no rank {rank}: ranks are 0 to {self.place.replicas - 1}."
+                raise BadRequest(text, param, "invalid_value")
         number, source, target = next(self._query_numbers), Rank(wish.source), Rank(wish.target)
         copy_ns = Nanos(round(wish.copy_s * SECOND))
         asked = TransferAsked(number, source, target, wish.mode, CopyMeans.READ, chain, 0, copy_ns, Nanos(0))
@@ -242,8 +246,8 @@ class IngressAdapter:
             raise NoReplica("The control process is not linked.")
         answer: asyncio.Future[Message] = self._loop.create_future()
         self._queries[peer, number] = answer
-        self._links.send(peer, question)
         try:
+            self._links.send(peer, question)
             async with asyncio.timeout(QUERY_WAIT_S):
                 return await answer
         except TimeoutError:

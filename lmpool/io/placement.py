@@ -35,7 +35,8 @@ def placement_rules(order: PlacementOrder | None, replicas: int) -> tuple[Placem
     pairs = all_pairs(replicas) if order.is_on_cpu else ()
     if not pairs:
         why = "there is one replica" if order.is_on_cpu else "replicas on CUDA cannot read each other's blocks yet"
-        return None, (f"no placement: {why}",)
+        unused = "" if order.calibration_file is None else f", so {order.calibration_file} is not used"
+        return None, (f"no placement: {why}{unused}",)
     priced = _profile(order, pairs)
     if priced is None:
         return None, ("no placement: the model's config.json does not tell the size of a block; --calibration does",)
@@ -51,6 +52,9 @@ def _profile(order: PlacementOrder, pairs: tuple[RankPair, ...]) -> tuple[Transf
         block_bytes = block_bytes_most(Path(order.model_folder), order.block_size)
         return None if block_bytes is None else (assumed_profile(block_bytes), "assumed prices")
     calibration = _calibration(file)
+    made_for = calibration.identity.block_size
+    if made_for != order.block_size:
+        raise _refusal(f"{file} was made for block size {made_for}, and this is {order.block_size}")
     try:
         check_pairs(calibration, pairs)
     except CalibrationError as error:

@@ -4,6 +4,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def fetch_document(url: str, path: str, key: str | None) -> Mapping[str, Any]:
             document: Mapping[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
-            raise ClientError(f"{url} answers {error.code}: {_told(error.read())}") from error
+            advice = "; --api-key-file FILE has them for this command" if error.code == HTTPStatus.UNAUTHORIZED else ""
+            raise ClientError(f"{url} answers {error.code}: {_told(error.read())}{advice}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise ClientError(f"no server answers at {url} ({reason}); name another with --url") from error

@@ -18,6 +18,13 @@ SMALL = ["--simulator", "--workload", "load-skew", "--requests", "24", "--scale"
 TWICE = ["--repetitions", "2"]
 
 
+def perform_here(spec: TrialSpec, folder: Path, log: Path) -> int:
+    path = folder.with_suffix(".spec")
+    path.write_text(spec_text(spec))
+    log.write_text("some words\nthe last words\n")
+    return run_trial([str(path), str(folder)])
+
+
 @pytest.fixture
 def performed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Trials in this process, which is quicker; their names as they are run."""
@@ -25,10 +32,7 @@ def performed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def perform(spec: TrialSpec, folder: Path, log: Path) -> int:
         names.append(folder.name)
-        path = folder.with_suffix(".spec")
-        path.write_text(spec_text(spec))
-        log.write_text("some words\nthe last words\n")
-        return run_trial([str(path), str(folder)])
+        return perform_here(spec, folder, log)
 
     monkeypatch.setattr(e2e_trials, "perform_trial", perform)
     return names
@@ -103,13 +107,15 @@ def test_a_trial_that_is_not_valid_is_in_no_figure(
 def test_a_trial_without_evidence_is_told_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def perform(spec: TrialSpec, folder: Path, log: Path) -> int:
-        log.write_text("much\nno model\n")
+    def perform_or_not(spec: TrialSpec, folder: Path, log: Path) -> int:
+        if spec.repetition == 1:
+            return perform_here(spec, folder, log)
+        log.write_text("much\nno memory\n")
         return 1
 
-    monkeypatch.setattr(e2e_trials, "perform_trial", perform)
-    assert main([*SMALL, "--repetitions", "1", "--arm", "routing", "--out", str(tmp_path)]) == 1
-    assert "no folder of a trial; no model" in capsys.readouterr().out
+    monkeypatch.setattr(e2e_trials, "perform_trial", perform_or_not)
+    assert main([*SMALL, *TWICE, "--arm", "routing", "--out", str(tmp_path)]) == 1
+    assert "load-skew_routing_r2: no memory" in capsys.readouterr().out
 
 
 def test_a_folder_of_another_run_is_refused(
@@ -125,6 +131,31 @@ def test_a_folder_of_another_run_is_refused(
 def test_an_unknown_arm_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--arm", "best"]) == 2
     assert "there is no arm 'best'" in capsys.readouterr().err
+
+
+def test_where_the_first_trial_leaves_nothing_no_other_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[str] = []
+
+    def perform(spec: TrialSpec, folder: Path, log: Path) -> int:
+        begun.append(folder.name)
+        log.write_text("the start failed: no model '/nope'\n")
+        return 1
+
+    monkeypatch.setattr(e2e_trials, "perform_trial", perform)
+    assert main([*SMALL, *TWICE, "--out", str(tmp_path)]) == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == ("lmpool bench e2e: the first trial left nothing, so none would: the start failed: no model '/nope'")
+    assert len(begun) == 2, "once more, and no other"
+
+
+def test_a_folder_that_cannot_be_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for out, why in ((file, "File exists"), (tmp_path / "none" / "deeper", "No such file or directory")):
+        assert main([*SMALL, "--out", str(out)]) == 2
+        assert f"lmpool bench e2e: --out {out}: {why}" in capsys.readouterr().err
 
 
 def test_an_interruption_says_how_to_go_on(

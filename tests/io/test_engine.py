@@ -122,6 +122,8 @@ def test_a_program_may_have_a_prefix_copied_and_hears_how_long_that_took(model: 
             assert second.cached_tokens == 64
             with pytest.raises(TransferDenied):
                 await engine.transfer(attrs.evolve(wish, target=source))
+            with pytest.raises(BadRequest, match="There is no rank 7: ranks are 0 to 1"):
+                await engine.transfer(attrs.evolve(wish, target=7))
 
     asyncio.run(body())
 

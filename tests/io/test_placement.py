@@ -68,9 +68,12 @@ def test_assumed_prices_are_above_those_that_were_measured(tmp_path: Path) -> No
 def test_without_a_pair_that_can_transfer_nothing_is_placed_and_that_is_told(
     tmp_path: Path, replicas: int, is_on_cpu: bool, why: str
 ) -> None:
-    rules, (told,) = placement_rules(attrs.evolve(order(tmp_path, None), is_on_cpu=is_on_cpu), replicas)
+    without = attrs.evolve(order(tmp_path, None), is_on_cpu=is_on_cpu)
+    rules, (told,) = placement_rules(without, replicas)
     assert rules is None
     assert why in told
+    _, (told,) = placement_rules(attrs.evolve(without, calibration_file="here.json"), replicas)
+    assert told.endswith("so here.json is not used")
 
 
 @pytest.mark.parametrize(
@@ -83,6 +86,12 @@ def test_a_calibration_of_other_pairs_or_paths_is_refused(tmp_path: Path, replic
         placement_rules(order(tmp_path, file_of(tmp_path, pairs=pairs)), replicas)
     assert told in caught.value.what
     assert "--calibration" in caught.value.hint
+
+
+def test_a_calibration_of_other_blocks_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+    other = attrs.evolve(order(tmp_path, file_of(tmp_path)), block_size=32)
+    with pytest.raises(ReplicaError, match=r"was made for block size 16, and this is 32"):
+        placement_rules(other, 2)
 
 
 def test_a_calibration_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -49,6 +49,9 @@ def test_a_tenant_is_told_of_its_own_requests_only(run: Run, tmp_path: Path) -> 
                 assert {history.tenant for history in blue.histories} == {"blue"}
                 assert len(everybody.histories) == 3
             assert len((await here.pool.explain(None, "red", 1)).decisions) == 1
+            for word in ("1-99999999999999999999", "18446744073709551616-1", "7-7"):
+                nobody = await here.pool.explain(word, None, 10)
+                assert (nobody.decisions, nobody.histories) == ((), ()), word
             nobody = await here.pool.explain(None, "green", 10)
             assert (nobody.decisions, nobody.histories) == ((), ())
 

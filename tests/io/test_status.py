@@ -98,7 +98,7 @@ def test_an_admins_key_is_preferred(tmp_path: Path) -> None:
 
 
 def test_a_refusal_is_told_in_the_servers_words(url: str) -> None:
-    with pytest.raises(ClientError, match=f"^{url} answers 401: This server needs an API key$"):
+    with pytest.raises(ClientError, match=f"^{url} answers 401: This server needs an API key; --api-key-file FILE has"):
         fetch_state(url, None)
 
 

@@ -20,7 +20,8 @@ def read_kept(folder: Path, log: Path) -> Kept:
     try:
         evidence = read_evidence(folder)
     except EvidenceError as error:
-        return Kept(None, (f"{error}; {last_line(log)}",))
+        why = last_line(log) if not folder.exists() and log.exists() else f"{error}; {last_line(log)}"
+        return Kept(None, (why,))
     return Kept(evidence, problems(evidence))
 
 
