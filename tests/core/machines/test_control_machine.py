@@ -100,8 +100,8 @@ class ControlMachine(RuleBasedStateMachine):
                 case RouteDecided() as routed:
                     self.check_route(routed)
                 case Unroutable(request=request):
-                    self.waiting.pop(request, None)
-                    assert not self.eligible()
+                    asked = self.waiting.pop(request)
+                    assert not self.eligible().difference(asked.excluded)
                 case Busy(request=request):
                     self.waiting.pop(request, None)
                 case ReportWanted():
