@@ -23,6 +23,7 @@ def kept() -> Results:
     [
         ("Routing alone", OURS),
         ("With copies of blocks", OURS_WITH_COPIES),
+        ("Known policies on replicas in order of arrival", OURS),
     ],
 )
 def test_the_tables_are_of_the_kept_lines(heading: str, ours: str) -> None:
