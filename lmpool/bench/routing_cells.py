@@ -10,11 +10,11 @@ from random import Random
 
 import attrs
 
+from lmpool.bench.simulate import each_once
 from lmpool.core.batch import PrefillOrder
 from lmpool.core.ids import SECOND, Nanos, Rank
 from lmpool.core.limits import DECISIONS_KEPT
 from lmpool.core.placement.proposal import USUAL, PlacementSettings
-from lmpool.core.route import POLICIES
 from lmpool.sim.collection import uncollected
 from lmpool.sim.copy_time import assumed_copies
 from lmpool.sim.prompts import Prompts
@@ -50,7 +50,7 @@ class Entrant:
 
 
 SHORT_BETWEEN, ARRIVAL = PrefillOrder.SHORT_BETWEEN, PrefillOrder.ARRIVAL
-ALONE = {name: Entrant(name, None, SHORT_BETWEEN) for name in dict.fromkeys(make().name for make in POLICIES.values())}
+ALONE = {name: Entrant(name, None, SHORT_BETWEEN) for name in each_once()}
 """Every policy once."""
 WITH_COPIES = {
     "marginal-time+copies": Entrant("marginal-time", USUAL, SHORT_BETWEEN),

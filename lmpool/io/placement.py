@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import attrs
 import orjson
 
 from lmpool.core.carrier import PlacementRules
@@ -52,10 +53,9 @@ def _profile(order: PlacementOrder, pairs: tuple[RankPair, ...]) -> tuple[Transf
         block_bytes = block_bytes_most(Path(order.model_folder), order.block_size)
         return None if block_bytes is None else (assumed_profile(block_bytes), "assumed prices")
     calibration = _calibration(file)
-    made_for = calibration.identity.block_size
-    if made_for != order.block_size:
-        raise _refusal(f"{file} was made for block size {made_for}, and this is {order.block_size}")
+    known = attrs.evolve(calibration.identity, block_size=order.block_size)  # the rest only the replicas know
     try:
+        check_model(calibration, known, calibration.block_bytes)
         check_pairs(calibration, pairs)
     except CalibrationError as error:
         raise _refusal(error) from error
