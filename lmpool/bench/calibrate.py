@@ -38,7 +38,7 @@ from lmpool.bench.calibrate_check import HELD_OUT, check, check_document, check_
 from lmpool.bench.calibrate_transactions import Session, SessionOrder, measured_session, with_residuals
 from lmpool.bench.table import table_lines
 from lmpool.bench.transactions import TransactionError
-from lmpool.bench.transfer_pair import MeasuredPair, PairOrder, WrongBytes, device_facts
+from lmpool.bench.transfer_pair import ON_CUDA, MeasuredPair, PairOrder, WrongBytes, absence, device_facts
 from lmpool.core.ids import MILLISECOND, Rank
 from lmpool.core.limits import RANKS_MAX
 from lmpool.core.placement.price import INTERFERENCE, Pair, TransferPrices
@@ -65,7 +65,6 @@ KV_BLOCKS_MIN = 16
 BLOCKS = (1, 2, 4, 8, 16, 32, 64)
 SERVED = PathKind.SHARED_MEMORY.value
 """The one path that workers have."""
-ON_CUDA = (PathKind.CUDA_IPC.value, PathKind.NCCL.value)
 COLUMNS = ("pair", "path", "blocks", "MiB", "copy ms", "p95 ms", "price ms", "p95 ms", "prefill ms", "pays")
 
 
@@ -100,9 +99,9 @@ def _fault(given: argparse.Namespace) -> str | None:
     if given.json is not None and not given.check:
         return "--json is for the figures of --check"
     if given.path in ON_CUDA:
-        devices = device_facts()["cuda_devices"]
-        if devices < 2:
-            return f"--path {given.path} needs two CUDA devices, and torch sees {devices}"
+        reason = absence(given.path, device_facts())
+        if reason:
+            return f"--path {given.path}: {reason}"
     try:
         if given.pairs is not None:
             listed_pairs(given.pairs, given.replicas)

@@ -18,7 +18,7 @@ import attrs
 import uvloop
 from tqdm import tqdm
 
-from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, Parser, count, factor, factor_from_zero, output
+from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, Parser, count, factor, factor_from_zero, output, scale
 from lmpool.bench.load.chat_report import report_lines, written_log
 from lmpool.bench.load.chat_run import LoadSettings, chat_report
 from lmpool.bench.load.client import LoadError, Target
@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("--seconds", type=factor, metavar="S", help="in which users come")
     load.add_argument("--documents", type=count, metavar="N", help="of long-doc-qa, five questions each")
     load.add_argument("--in-flight", type=count, metavar="N", help="of long-doc-qa, at most (default 4)")
-    load.add_argument("--scale", type=factor, metavar="X", help="of all lengths")
+    load.add_argument("--scale", type=scale, metavar="X", help="of all lengths")
     load.add_argument("--pauses", type=factor_from_zero, metavar="X", help="of all pauses")
     load.add_argument("--seed", type=int, default=0, metavar="S", help="of the workload (default 0)")
     load.add_argument("--cache", choices=[one.value for one in CacheCondition], default=CacheCondition.COLD.value)

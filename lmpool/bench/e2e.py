@@ -27,7 +27,7 @@ from lmpool.bench.e2e_trials import (
     trial_spec,
     trials,
 )
-from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, Parser, count, factor, output
+from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, Parser, count, factor, output, scale
 from lmpool.bench.load.schema import json_schema
 from lmpool.bench.simulate_figures import PlotError, check_plot
 from lmpool.bench.trial.simulated import rates_named
@@ -117,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--requests", type=count, metavar="N", help="of each workload (default: the profile's)")
     add("--seed", type=int, default=0, metavar="S", help="of the first repetition; each has the next (default 0)")
     add("--replicas", type=count, metavar="N", help="(default 2 live, 6 simulated)")
-    add("--scale", type=factor, metavar="X", help="of all lengths and KV budgets (default 0.1 live, 1 simulated)")
+    add("--scale", type=scale, metavar="X", help="of all lengths and KV budgets (default 0.1 live, 1 simulated)")
     add("--sla", type=factor, default=3.0, metavar="S", help="goodput ends within so many seconds (default 3)")
     live = parser.add_argument_group("live")
     live.add_argument(

@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repetitions", type=flags.count, default=5, metavar="N", help="of each (default %(default)s)")
     parser.add_argument("--workload", default="shared-prefix-x1", metavar="NAME", help="(default %(default)s)")
     parser.add_argument("--requests", type=flags.count, default=96, metavar="N", help="(default %(default)s)")
-    parser.add_argument("--scale", type=flags.factor, default=0.1, metavar="X", help="of lengths (default %(default)s)")
+    parser.add_argument("--scale", type=flags.scale, default=0.1, metavar="X", help="of lengths (default %(default)s)")
     parser.add_argument("--arm", default="routing", help="under the three loads (default %(default)s)")
     parser.add_argument("--replicas", type=flags.count, default=2, metavar="N", help="(default %(default)s)")
     parser.add_argument("--threads", type=flags.count, metavar="N", help="of each (default: cores / replicas)")

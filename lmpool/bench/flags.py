@@ -12,6 +12,7 @@ from lmpool.core.limits import BLOCK_SIZE_MAX, BLOCK_SIZE_MIN
 
 USAGE_CODE = 2
 INTERRUPTED_CODE = 130
+SCALE_MAX = 16.0
 
 
 class Parser(argparse.ArgumentParser):
@@ -38,6 +39,14 @@ def factor(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not more than 0")
+    return value
+
+
+def scale(text: str) -> float:
+    """Of lengths: those of made workloads are thousands of tokens already."""
+    value = factor(text)
+    if value > SCALE_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is more than {SCALE_MAX:.0f}: no model has prompts that long")
     return value
 
 

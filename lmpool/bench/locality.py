@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 from tqdm import tqdm
 
-from lmpool.bench.flags import output, profiled
+from lmpool.bench.flags import output, profiled, scale
 from lmpool.bench.load.client import LEAD_NS
 from lmpool.bench.load.contents import RandomTokens
 from lmpool.bench.load.counters import rank_counters
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--turns", type=int, choices=range(1, TURNS + 1), default=TURNS, metavar="N")
     parser.add_argument("--vocabulary", type=int, default=32_000, metavar="N", help="prompts have ids below this")
     parser.add_argument(
-        "--scale", type=float, default=0.1, metavar="X", help="of all token counts (default %(default)s)"
+        "--scale", type=scale, default=0.1, metavar="X", help="of all token counts (default %(default)s)"
     )
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--json", type=output, metavar="FILE", help="write the figures there as well")

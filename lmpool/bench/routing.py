@@ -16,7 +16,7 @@ from typing import BinaryIO, Literal, TypeAlias
 import attrs
 from tqdm import tqdm
 
-from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, profiled
+from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, Parser, count, factor, output, profiled
 from lmpool.bench.routing_cells import (
     ALONE,
     CELLS,
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "lmpool bench routing",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -152,12 +152,15 @@ def _parser() -> argparse.ArgumentParser:
         help=f"(default: each once); {' and '.join(WITH_COPIES)} have blocks copied between ranks as well; "
         f"NAME+arrival has replicas that take prompts one after the other, and {EACH_IN_ARRIVAL_ORDER} is all of those",
     )
-    parser.add_argument("--loads", nargs="+", type=float, default=list(LOADS), metavar="X", help="of saturation")
-    parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="1 to N (default %(default)s)")
-    parser.add_argument("--requests", type=int, metavar="N", help="of every run (default: as its cell has it)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default %(default)s)")
+    parser.add_argument("--loads", nargs="+", type=factor, default=list(LOADS), metavar="X", help="of saturation")
+    parser.add_argument("--seeds", type=count, default=SEEDS, metavar="N", help="1 to N (default %(default)s)")
+    parser.add_argument("--requests", type=count, metavar="N", help="of every run (default: as its cell has it)")
+    parser.add_argument("--jobs", type=count, default=1, metavar="N", help="processes (default %(default)s)")
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="lines of results: added to, and gone on from; FILE.xz is compressed"
+        "--json",
+        type=output,
+        metavar="FILE",
+        help="lines of results, added to and gone on from; FILE.xz is compressed",
     )
     parser.add_argument("--report", action="store_true", help="run nothing; print what --json has")
     return parser

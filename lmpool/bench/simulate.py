@@ -35,6 +35,8 @@ BLOCK_SIZE = 64
 """Of clusters for traces that were recorded in none."""
 KV_TOKENS = 1_024_000
 """Of a rank: 2,000 blocks of 512."""
+SLOW_MAX = 1_000.0
+COLD_MAX_S = 1e6
 STREAK_MAX = 10_000
 PROGRESS_AFTER_S = 2.0
 PROGRESS_EVERY_S = 0.5
@@ -196,10 +198,10 @@ def _rack(given: argparse.Namespace, trace: Trace) -> RackSettings:
         prefill_order=PrefillOrder(given.prefill_order),
         rates=rates,
         copies=assumed_copies(block_size),
-        slow=tuple(_by_rank(given, "--slow", text) for text in given.slow),
+        slow=_by_rank(given, "--slow", given.slow, SLOW_MAX),
         cold=tuple(
             (rank, Nanos(round(after_s * SECOND)))
-            for rank, after_s in [_by_rank(given, "--cold", text) for text in given.cold]
+            for rank, after_s in _by_rank(given, "--cold", given.cold, COLD_MAX_S)
         ),
         streak_max=STREAK_MAX,
         decisions_kept=DECISIONS_KEPT,
@@ -207,16 +209,26 @@ def _rack(given: argparse.Namespace, trace: Trace) -> RackSettings:
     )
 
 
-def _by_rank(given: argparse.Namespace, flag: str, text: str) -> tuple[Rank, float]:
+def _by_rank(
+    given: argparse.Namespace, flag: str, texts: Sequence[str], largest: float
+) -> tuple[tuple[Rank, float], ...]:
     """Raises UsageError."""
-    rank, _, value = text.partition(":")
-    try:
-        number, factor = int(rank), float(value)
-    except ValueError:
-        raise UsageError(f"{flag} {text}: should be a rank, a colon and a number") from None
-    if not 0 <= number < given.replicas or not 0 < factor < float("inf"):
-        raise UsageError(f"{flag} {text}: ranks are 0 to {given.replicas - 1}, and the number is more than 0")
-    return Rank(number), factor
+    found: dict[Rank, float] = {}
+    for text in texts:
+        rank, _, value = text.partition(":")
+        try:
+            number, factor = int(rank), float(value)
+        except ValueError:
+            raise UsageError(f"{flag} {text}: should be a rank, a colon and a number") from None
+        if not 0 <= number < given.replicas or not 0 < factor <= largest:
+            raise UsageError(
+                f"{flag} {text}: ranks are 0 to {given.replicas - 1}, and the number is more than 0 "
+                f"and at most {largest:,.0f}"
+            )
+        if number in found:
+            raise UsageError(f"{flag} {text}: rank {number} has its {flag} already")
+        found[Rank(number)] = factor
+    return tuple(found.items())
 
 
 def _run(study: Study, prompts: Prompts, policy: str, explained: int | None) -> Run:

@@ -11,7 +11,7 @@ Then whole transfers (prepare, copy, confirm, publish, finalize) between idle re
 and blocks of the same form, in both directions, timed by control's own record. Workers read each other's pools by shm
 alone: by gloo, nccl and cuda-ipc there is no whole transfer yet, and its figures are null.
 
-With --streams N what transfers cost whoever decodes: N answers of MODEL on every replica, and the gaps between their
+With --streams what transfers cost whoever decodes: N answers of MODEL on every replica, and the gaps between their
 pieces in windows that alternate, undisturbed and beside transfers of --blocks (default 16), one after the other.
 
   lmpool bench transfer --json paths.json --plot paths.svg
@@ -27,7 +27,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import attrs
 from tqdm import tqdm
@@ -36,7 +35,7 @@ from lmpool.bench import flags
 from lmpool.bench.random_llama import LlamaForm
 from lmpool.bench.transactions import Times, TransactionError
 from lmpool.bench.transfer_figures import Curve, PlotError, Point, check_plot, json_text, plot, report_lines
-from lmpool.bench.transfer_pair import MeasuredPair, PairOrder, WrongBytes, device_facts
+from lmpool.bench.transfer_pair import ON_CUDA, MeasuredPair, PairOrder, WrongBytes, absence, device_facts
 from lmpool.bench.transfer_streams import StreamOrder, measure_streams, stream_json, stream_lines
 from lmpool.bench.transfer_whole import WholeOrder, whole_times
 from lmpool.gpu.memory import host_memory, size_text
@@ -47,9 +46,9 @@ from lmpool.io.topology import RankPair, TopologyError, all_pairs, cuda_pairs, l
 PATHS = tuple(kind.value for kind in PathKind)
 SERVED = PathKind.SHARED_MEMORY.value
 """The one path that workers have."""
-ON_CPU = (PathKind.SHARED_MEMORY.value, PathKind.GLOO.value)
 BLOCKS_USUAL = 64
 STREAM_BLOCKS = 16
+STREAMS = 4
 MIB = 1 << 20
 QUICK = {"blocks": [1, 8, 64], "rounds": 3, "windows": 2}
 
@@ -183,13 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     shape.add_argument("--kv-heads", type=flags.count, default=3, metavar="N")
     shape.add_argument("--head-dim", type=flags.count, default=64, metavar="N")
     shape.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
-    streams = parser.add_argument_group("streams, instead of all that")
-    streams.add_argument("--streams", type=flags.count, default=0, metavar="N", help="decode N on every replica")
-    streams.add_argument("--model", metavar="MODEL", help="as of lmpool serve (default: the bundled one)")
-    streams.add_argument(
-        "--windows", type=flags.count, default=6, metavar="N", help="of each kind (default %(default)s)"
-    )
-    streams.add_argument("--window-s", type=flags.factor, default=3.0, metavar="S", help="(default %(default)s)")
+    _add_streams(parser.add_argument_group("streams, instead of all that"))
     parser.add_argument(
         "--json",
         type=flags.output_or_dash,
@@ -198,6 +191,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--plot", type=flags.output, metavar="FILE", help="draw them (.png, .svg, .pdf)")
     return parser
+
+
+def _add_streams(streams: argparse._ArgumentGroup) -> None:
+    streams.add_argument(
+        "--streams",
+        type=flags.count,
+        nargs="?",
+        default=0,
+        const=STREAMS,
+        metavar="N",
+        help=f"decode N on every replica ({STREAMS} if not said)",
+    )
+    streams.add_argument("--model", metavar="MODEL", help="as of lmpool serve (default: the bundled one)")
+    streams.add_argument(
+        "--windows", type=flags.count, default=6, metavar="N", help="of each kind (default %(default)s)"
+    )
+    streams.add_argument("--window-s", type=flags.factor, default=3.0, metavar="S", help="(default %(default)s)")
 
 
 def block_bytes(given: argparse.Namespace) -> int:
@@ -219,7 +229,7 @@ def measure(given: argparse.Namespace) -> Curve:
     cold_bytes = 0
     counts = given.blocks or sizes(given.largest * MIB, block_bytes(given))
     for path in given.path:
-        reason = _absence(path, facts)
+        reason = absence(path, facts)
         if reason:
             left_out[path] = reason
             continue
@@ -276,20 +286,10 @@ def _with_whole(each: Point, whole: Mapping[tuple[RankPair, int], Times]) -> Poi
     )
 
 
-def _absence(path: str, facts: dict[str, Any]) -> str | None:
-    if path in ON_CPU:
-        return None
-    if facts["cuda_devices"] < 2:
-        return f"it needs two CUDA devices, and torch sees {facts['cuda_devices']}"
-    if path == PathKind.NCCL.value and not facts["has_nccl"]:
-        return "torch is built without NCCL"
-    return None
-
-
 def _pairs(given: argparse.Namespace, path: str) -> tuple[RankPair, ...]:
     if given.pairs is not None:
         return listed_pairs(given.pairs, given.replicas)
-    return all_pairs(given.replicas) if path in ON_CPU else cuda_pairs(given.replicas, os.environ, run_smi)
+    return cuda_pairs(given.replicas, os.environ, run_smi) if path in ON_CUDA else all_pairs(given.replicas)
 
 
 def _pair_order(given: argparse.Namespace, path: str, pair: RankPair, largest: int, devices: int) -> PairOrder:
@@ -301,7 +301,7 @@ def _pair_order(given: argparse.Namespace, path: str, pair: RankPair, largest: i
         "dtype": given.dtype,
         "blocks": _pool_blocks(largest),
     }
-    source, target = ("cpu" if path in ON_CPU else f"cuda:{rank % devices}" for rank in pair)
+    source, target = (f"cuda:{rank % devices}" if path in ON_CUDA else "cpu" for rank in pair)
     return PairOrder(
         path=path,
         source_pool=pool | {"device": source},

@@ -12,11 +12,14 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from lmpool.gpu.paths.port import PathKind
+
 Blocks: TypeAlias = tuple[int, ...]
 
 TIMEOUT_S = 120.0
 END_S = 10.0
 MODULE = "lmpool.bench.transfer_end"
+ON_CUDA = (PathKind.CUDA_IPC.value, PathKind.NCCL.value)
 
 
 @attrs.frozen
@@ -125,6 +128,17 @@ def device_facts() -> dict[str, Any]:
     done = subprocess.run([sys.executable, "-m", MODULE, "facts"], stdout=subprocess.PIPE, check=True, text=True)
     facts: dict[str, Any] = json.loads(done.stdout)
     return facts
+
+
+def absence(path: str, facts: dict[str, Any]) -> str | None:
+    """Why a path is not here, by the facts of `device_facts`."""
+    if path not in ON_CUDA:
+        return None
+    if facts["cuda_devices"] < 2:
+        return f"it needs two CUDA devices, and torch sees {facts['cuda_devices']}"
+    if path == PathKind.NCCL.value and not facts["has_nccl"]:
+        return "torch is built without NCCL"
+    return None
 
 
 def _say(process: "subprocess.Popen[str]", question: dict[str, Any]) -> None:

@@ -210,7 +210,7 @@ def test_steps_that_cannot_be_measured_are_told(
         (["--replicas", "1"], "--replicas: a pair takes two"),
         (["--replicas", "65"], "--replicas: a pair takes two, and a server has at most 64"),
         (["--kv-blocks", "15"], "--kv-blocks: below 16 too few steps fit"),
-        (["--path", "nccl"], "--path nccl needs two CUDA devices, and torch sees 0"),
+        (["--path", "nccl"], "--path nccl: it needs two CUDA devices, and torch sees 0"),
         (["--rounds", "0"], "argument --rounds: 0 is less than 1"),
         (["--threads", "0"], "argument --threads: 0 is less than 1"),
         (["--block-size", "3"], "argument --block-size: 3 is not a power of two from 8 to 512"),

@@ -13,6 +13,7 @@ from lmpool.bench.flags import (
     output,
     output_or_dash,
     profiled,
+    scale,
 )
 
 
@@ -24,6 +25,7 @@ from lmpool.bench.flags import (
         (factor, "0", "0 is not more than 0"),
         (factor, "inf", "inf is not more than 0"),
         (factor, "nan", "nan is not more than 0"),
+        (scale, "1e9", "1e9 is more than 16: no model has prompts that long"),
         (factor_from_zero, "-0.5", "-0.5 is not more than 0"),
         (count, "many", "invalid count value: 'many'"),
         (block_size, "0", "0 is not a power of two from 8 to 512"),

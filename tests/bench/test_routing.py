@@ -94,6 +94,25 @@ def _measured(policy: str, seed: int, value: float, cell: str = "one", load: flo
     return Measured(cell, load, seed, policy, {"ttft_s": spread, "e2e_s": {"mean": 10.0, "p99": 20.0}})
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--loads", "-1"], "-1 is not more than 0"),
+        (["--seeds", "0"], "0 is less than 1"),
+        (["--json", "/nowhere/results.jsonl"], "there is no folder /nowhere"),
+    ],
+)
+def test_what_no_matrix_can_be_is_told_before_the_first(
+    capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        _run(capsys, *flags)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("lmpool bench routing: argument ")
+    assert told in error
+
+
 def test_an_entry_is_held_against_the_best_known_policy_of_that_entry() -> None:
     runs = [
         _measured(OURS, 1, 1.0),

@@ -144,6 +144,11 @@ def test_a_request_that_fits_no_rank_is_counted_and_fails_the_command(capsys: py
         ([str(EXCERPT), "--replicas", "900"], "at most 64"),
         ([str(EXCERPT), "--speed", "-1"], "-1 is not more than 0"),
         ([str(EXCERPT), "--slow", "8:2"], "--slow 8:2: ranks are 0 to 7"),
+        (
+            [str(EXCERPT), "--slow", "0:1e30"],
+            "the number is more than 0 and at most 1,000",
+        ),
+        ([str(EXCERPT), "--slow", "0:2", "--slow", "0:3"], "--slow 0:3: rank 0 has its --slow already"),
         ([str(EXCERPT), "--cold", "one"], "--cold one: should be a rank, a colon and a number"),
         ([str(EXCERPT), "--sequences", "4096"], "no place would be left for prompts"),
         ([str(EXCERPT), "--policy", "best"], "argument --policy: invalid choice: 'best'"),

@@ -182,8 +182,8 @@ def test_ready_plans_are_listed_with_their_questions(capsys: pytest.CaptureFixtu
     code, out, _ = _run(capsys, "list")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == [
-        "five-arms", "load-crossover", "residency", "residency-quick", "routing-matrix", "routing-matrix-simulator",
-        "skew-paced",
+        "five-arms", "load-crossover", "memory-skew-paced", "residency", "residency-quick", "routing-matrix",
+        "routing-matrix-simulator", "skew-paced",
     ]  # fmt: skip
     assert all(line.endswith("?") for line in out.splitlines())
 

@@ -22,6 +22,7 @@ def test_how_often_the_long_studies_repeat() -> None:
     assert {name: ready_plan(name).repetitions for name in ready_names() if not name.endswith("-quick")} == {
         "five-arms": 5,
         "load-crossover": 5,
+        "memory-skew-paced": 36,
         "residency": 5,
         "routing-matrix": 5,
         "routing-matrix-simulator": 5,
