@@ -19,6 +19,7 @@ KEYS = ("workload", "budget", "load", "arm", "metric")
 TABLES = (
     ("five-arms", "Five arms"),
     ("skew-paced", "Skew on six paced ranks"),
+    ("memory-skew-paced", "Skewed memory on six paced ranks"),
     ("residency", "Residency"),
     ("routing-matrix", "Routing matrix, live"),
     ("routing-matrix-simulator", "Routing matrix, simulated"),
