@@ -5,10 +5,10 @@ of replicas that has a path and for 1 to 64 blocks, the time in which the path c
 scattered blocks, source in no cache, beside nothing else. What arrives is compared byte by byte.
 
 Then whole transfers of these sizes (prepare, copy, confirm, publish, finalize) between idle replicas of the model,
-timed by control's own record: what they take beside the copy is the residual. Workers use shm alone, so by other paths
-it is null; so is the interference of running steps. A server assumes what is null, and corrects all by what it
-observes. Measure on an idle machine, and again after any change of model, dtype, block size, replicas or devices: a
-file that does not fit is refused.
+timed by control's own record: what they take beside the copy is the residual. Workers read by shm or cuda-ipc, so by
+gloo and nccl it is null; so is the interference of running steps. A server assumes what is null, and corrects all by
+what it observes. Measure on an idle machine, and again after any change of model, dtype, block size, replicas or
+devices: a file that does not fit is refused.
 
 With --check also transfers of sizes between these, which the file must predict: the median within 25 %, and 90 to 98 %
 of times up to the P95, else the exit code is 1. Then the same beside running steps, which is only told.
@@ -37,7 +37,7 @@ from lmpool.bench import flags
 from lmpool.bench.calibrate_check import HELD_OUT, check, check_document, check_lines, verdict
 from lmpool.bench.calibrate_transactions import Session, SessionOrder, measured_session, with_residuals
 from lmpool.bench.table import table_lines
-from lmpool.bench.transactions import TransactionError
+from lmpool.bench.transactions import SERVED, TransactionError
 from lmpool.bench.transfer_pair import ON_CUDA, MeasuredPair, PairOrder, WrongBytes, absence, device_facts
 from lmpool.core.ids import MILLISECOND, Rank
 from lmpool.core.limits import RANKS_MAX
@@ -63,8 +63,6 @@ STEPS = "lmpool.bench.calibrate_steps"
 OUTPUT = Path("lmpool-calibration.json")
 KV_BLOCKS_MIN = 16
 BLOCKS = (1, 2, 4, 8, 16, 32, 64)
-SERVED = PathKind.SHARED_MEMORY.value
-"""The one path that workers have."""
 COLUMNS = ("pair", "path", "blocks", "MiB", "copy ms", "p95 ms", "price ms", "p95 ms", "prefill ms", "pays")
 
 
@@ -164,13 +162,13 @@ def calibrate(given: argparse.Namespace) -> tuple[Calibration, Session]:
     threads = given.threads or max(1, (os.cpu_count() or 1) // given.replicas)
     curve = measured_steps(given, threads)
     path = given.path or (PathKind.SHARED_MEMORY.value if curve["device"] == "cpu" else PathKind.CUDA_IPC.value)
-    is_served = path == SERVED and curve["device"] == "cpu"
+    is_served = path in SERVED and curve["device"].startswith(SERVED[path]["device"])
     if given.check and not is_served:
-        raise CalibrateError(f"workers on {curve['device']} cannot transfer by {path} yet, so nothing can be checked")
+        raise CalibrateError(f"workers on {curve['device']} do not transfer by {path}, so nothing can be checked")
     pairs, cold_bytes = measured_pairs(given, path, curve["shape"], threads)
     session = Session((), (), ())
     if is_served:
-        session = _session(given, pairs, threads, cold_bytes)
+        session = _session(given, path, pairs, threads, cold_bytes)
         pairs = tuple(with_residuals(pair, session.calibrating, INTERFERENCE) for pair in pairs)
     calibration = Calibration(
         schema=SCHEMA,
@@ -188,9 +186,12 @@ def calibrate(given: argparse.Namespace) -> tuple[Calibration, Session]:
     return calibration, session
 
 
-def _session(given: argparse.Namespace, pairs: Sequence[CalibratedPair], threads: int, cold_bytes: int) -> Session:
+def _session(
+    given: argparse.Namespace, path: str, pairs: Sequence[CalibratedPair], threads: int, cold_bytes: int
+) -> Session:
     """Raises TransactionError and LMPoolError."""
     order = SessionOrder(
+        path=path,
         model=given.model,
         cache_folder=given.cache_folder,
         dtype=given.dtype,

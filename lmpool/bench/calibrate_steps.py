@@ -34,6 +34,7 @@ class StepsOrder:
     rank: int = 0
     kv_bytes: int | None = None
     replicas: int = 1
+    transfer_path: str = "auto"
     model_tokens_max: int | None = None
     step_tokens_max: int = 1024
     sequences_max: int = 16

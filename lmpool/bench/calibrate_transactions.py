@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from lmpool.bench.streams import Streams, stream_blocks
-from lmpool.bench.transactions import POLICY, Transaction, Transactions, pool_blocks, times
+from lmpool.bench.transactions import POLICY, SERVED, Transaction, Transactions, pool_blocks, times
 from lmpool.io.calibration import CalibratedPair, CopyPoint
 from lmpool.io.engine import AsyncEngine
 from lmpool.io.topology import RankPair
@@ -21,6 +21,8 @@ STREAMS = 1
 
 @attrs.frozen
 class SessionOrder:
+    path: str
+    """Of `SERVED`."""
     model: str | None
     cache_folder: Path | None
     dtype: str
@@ -60,7 +62,7 @@ async def _measured(order: SessionOrder, done: Callable[[Transaction], object]) 
         order.model,
         order.replicas,
         cache_folder=order.cache_folder,
-        device="cpu",
+        **SERVED[order.path],
         dtype=order.dtype,
         threads=order.threads,
         block_size=order.block_size,

@@ -6,9 +6,10 @@ as a copy is, and leaves its source without the chain, so that it can come back.
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from statistics import median
+from typing import Any
 
 import attrs
 import numpy as np
@@ -23,6 +24,11 @@ from lmpool.io.transfer_order import TransferWish
 
 POLICY = "round-robin"
 """Under which an engine must run, so that every rank gets chains."""
+SERVED: Mapping[str, Mapping[str, Any]] = {
+    "shm": {"device": "cpu"},
+    "cuda-ipc": {"device": "cuda", "transfer_path": "cuda-ipc"},
+}
+"""The paths by which workers read each other's blocks, with the settings of such a server."""
 TOKENS = 256
 """Chains are of ids below; every vocabulary has them."""
 MOVES = 8

@@ -9,7 +9,7 @@ written from documentation and have not been run on hardware yet: no figure is c
 
 Then whole transfers (prepare, copy, confirm, publish, finalize) between idle replicas of a model with random weights
 and blocks of the same form, in both directions, timed by control's own record. Workers read each other's pools by shm
-alone: by gloo, nccl and cuda-ipc there is no whole transfer yet, and its figures are null.
+or cuda-ipc: by gloo and nccl there is no whole transfer, and its figures are null.
 
 With --streams what transfers cost whoever decodes: N answers of MODEL on every replica, and the gaps between their
 pieces in windows that alternate, undisturbed and beside transfers of --blocks (default 16), one after the other.
@@ -33,7 +33,7 @@ from tqdm import tqdm
 
 from lmpool.bench import flags
 from lmpool.bench.random_llama import LlamaForm
-from lmpool.bench.transactions import Times, TransactionError
+from lmpool.bench.transactions import SERVED, Times, TransactionError
 from lmpool.bench.transfer_figures import Curve, PlotError, Point, check_plot, json_text, plot, report_lines
 from lmpool.bench.transfer_pair import ON_CUDA, MeasuredPair, PairOrder, WrongBytes, absence, device_facts
 from lmpool.bench.transfer_streams import StreamOrder, measure_streams, stream_json, stream_lines
@@ -44,8 +44,6 @@ from lmpool.io.errors import LMPoolError
 from lmpool.io.topology import RankPair, TopologyError, all_pairs, cuda_pairs, listed_pairs, run_smi
 
 PATHS = tuple(kind.value for kind in PathKind)
-SERVED = PathKind.SHARED_MEMORY.value
-"""The one path that workers have."""
 BLOCKS_USUAL = 64
 STREAM_BLOCKS = 16
 STREAMS = 4
@@ -99,8 +97,10 @@ def _check(given: argparse.Namespace) -> None:
     if given.pairs is not None:
         listed_pairs(given.pairs, given.replicas)
     if given.streams:
-        if SERVED not in given.path:
-            raise UsageError(f"--streams: workers send each other blocks by {SERVED} alone")
+        if _served(given) is None:
+            raise UsageError(
+                f"--streams: workers read each other's blocks by {' or '.join(SERVED)}, as far as it is here"
+            )
         return
     if given.model is not None:
         raise UsageError("--model is for --streams; without it blocks have the form that --layers and so on say")
@@ -116,8 +116,11 @@ def _check(given: argparse.Namespace) -> None:
 
 def _streams(given: argparse.Namespace) -> int:
     """Raises TransactionError, LMPoolError, TopologyError."""
+    path = _served(given)
+    assert path is not None
     figures = measure_streams(
         StreamOrder(
+            path=path,
             model=given.model,
             replicas=given.replicas,
             threads=given.threads,
@@ -125,7 +128,7 @@ def _streams(given: argparse.Namespace) -> int:
             block_size=given.block_size,
             each=given.streams,
             blocks=max(given.blocks or [STREAM_BLOCKS]),
-            pairs=_pairs(given, SERVED),
+            pairs=_pairs(given, path),
             windows=given.windows,
             window_s=given.window_s,
             seed=given.seed,
@@ -238,9 +241,10 @@ def measure(given: argparse.Namespace) -> Curve:
                 cold_bytes = measured.arms.cold_bytes
                 found = _points(given, path, pair, counts, measured)
                 points += tqdm(found, f"{path} {pair[0]}>{pair[1]}", len(counts), unit="size")
-    if SERVED in given.path:
-        whole = whole_times(_whole_order(given, counts, cold_bytes))
-        points = [_with_whole(each, whole) for each in points]
+    for path in given.path:
+        if path in SERVED and path not in left_out:
+            whole = whole_times(_whole_order(given, path, counts, cold_bytes))
+            points = [_with_whole(each, path, whole) for each in points]
     return Curve(
         points=points,
         left_out=left_out,
@@ -258,14 +262,20 @@ def measure(given: argparse.Namespace) -> Curve:
     )
 
 
-def _whole_order(given: argparse.Namespace, counts: Sequence[int], cold_bytes: int) -> WholeOrder:
+def _served(given: argparse.Namespace) -> str | None:
+    facts = device_facts()
+    return next((path for path in given.path if path in SERVED and absence(path, facts) is None), None)
+
+
+def _whole_order(given: argparse.Namespace, path: str, counts: Sequence[int], cold_bytes: int) -> WholeOrder:
     return WholeOrder(
+        path=path,
         form=LlamaForm(given.layers, given.kv_heads, given.head_dim),
         dtype=given.dtype,
         block_size=given.block_size,
         replicas=given.replicas,
         threads=given.threads,
-        pairs=_pairs(given, SERVED),
+        pairs=_pairs(given, path),
         sizes=tuple(counts),
         rounds=given.rounds,
         seed=given.seed,
@@ -274,8 +284,8 @@ def _whole_order(given: argparse.Namespace, counts: Sequence[int], cold_bytes: i
     )
 
 
-def _with_whole(each: Point, whole: Mapping[tuple[RankPair, int], Times]) -> Point:
-    if each.path != SERVED:
+def _with_whole(each: Point, path: str, whole: Mapping[tuple[RankPair, int], Times]) -> Point:
+    if each.path != path:
         return each
     found = whole[each.pair, each.blocks]
     return attrs.evolve(

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from lmpool.bench.streams import Streams, gap_times, stream_blocks
 from lmpool.bench.table import table_lines
-from lmpool.bench.transactions import POLICY, Transactions, pool_blocks, upper
+from lmpool.bench.transactions import POLICY, SERVED, Transactions, pool_blocks, upper
 from lmpool.core.ids import Nanos
 from lmpool.io.clock import monotonic_now
 from lmpool.io.engine import AsyncEngine
@@ -25,6 +25,8 @@ COLUMNS = ("", "gaps", "p50 ms", "p99 ms")
 
 @attrs.frozen
 class StreamOrder:
+    path: str
+    """Of `SERVED`."""
     model: str | None
     replicas: int
     threads: int | None
@@ -76,7 +78,7 @@ async def _measured(order: StreamOrder) -> StreamFigures:
     engine = AsyncEngine(
         order.model,
         order.replicas,
-        device="cpu",
+        **SERVED[order.path],
         dtype=order.dtype,
         threads=order.threads,
         block_size=order.block_size,

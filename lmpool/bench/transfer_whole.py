@@ -8,13 +8,15 @@ import attrs
 from tqdm import tqdm
 
 from lmpool.bench.random_llama import LlamaForm, write_random_llama
-from lmpool.bench.transactions import POLICY, Times, Transaction, Transactions, pool_blocks, times
+from lmpool.bench.transactions import POLICY, SERVED, Times, Transaction, Transactions, pool_blocks, times
 from lmpool.io.engine import AsyncEngine
 from lmpool.io.topology import RankPair
 
 
 @attrs.frozen
 class WholeOrder:
+    path: str
+    """Of `SERVED`."""
     form: LlamaForm
     dtype: str
     block_size: int
@@ -54,7 +56,7 @@ def form_engine(order: WholeOrder, model: Path) -> AsyncEngine:
     return AsyncEngine(
         model,
         order.replicas,
-        device="cpu",
+        **SERVED[order.path],
         dtype=order.dtype,
         threads=order.threads,
         block_size=order.block_size,

@@ -117,6 +117,7 @@ class DecodeGraphs:
         torch.cuda.current_stream().wait_stream(side)
         step.forget_masks()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory):
+        # not "global": a capture would fail if a copy's thread opened a peer's memory meanwhile
+        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
             hidden = self._decoder.body(step)
         return Captured(graph, step, hidden)

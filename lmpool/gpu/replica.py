@@ -24,7 +24,7 @@ from lmpool.gpu.kv_pool import (
 )
 from lmpool.gpu.memory import host_memory, size_text
 from lmpool.gpu.model import Decoder, ModelFacts, load_decoder
-from lmpool.gpu.paths.shared_pool import SharedMemoryPool
+from lmpool.gpu.paths.shared_pool import readable_pool
 from lmpool.gpu.revision import weights_revision
 from lmpool.gpu.runner import TorchRunner
 from lmpool.gpu.source import context_refusal
@@ -52,6 +52,8 @@ class ReplicaOrder(Protocol):
     @property
     def replicas(self) -> int: ...
     @property
+    def transfer_path(self) -> str: ...
+    @property
     def model_tokens_max(self) -> int | None: ...
     @property
     def step_tokens_max(self) -> int: ...
@@ -71,6 +73,7 @@ def load_replica(order: ReplicaOrder, progress: Callable[[str], None]) -> Replic
     shape = decoder.facts.block_shape(order.block_size)
     size = _pool_size(order, shape, wanted, device.device)
     pool = _allocated(shape, size, decoder.facts, device.device)
+    shared = readable_pool(pool, order.transfer_path)
     context = _context_tokens(order, wanted, pool)
     runner = TorchRunner(decoder, pool)
     progress("measuring step times")
@@ -79,7 +82,7 @@ def load_replica(order: ReplicaOrder, progress: Callable[[str], None]) -> Replic
     blocks = f"{pool.blocks} blocks of {order.block_size} tokens"
     return Replica(
         runner=runner,
-        pool=None if pool.descriptor is None else SharedMemoryPool(pool),
+        pool=shared,
         identity=ModelIdentity(weights_revision(folder), dtype_name(shape.dtype), layout_name(shape), order.block_size),
         blocks=pool.blocks,
         model_tokens_max=context,

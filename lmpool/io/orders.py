@@ -4,6 +4,8 @@ from typing import TypeAlias
 
 import attrs
 
+from lmpool.io.topology import RankPair
+
 
 @attrs.frozen
 class PrepareOrder:
@@ -44,6 +46,8 @@ class WorkerOrder:
     waiting_tokens_max: int
     calibration_file: str | None
     """To be refused if it was made for another model or KV form."""
+    transfer_path: str
+    """auto or cuda-ipc: how other workers read this one's blocks."""
     sums_transfers: bool
     """Whether blocks that have arrived are compared with the source's."""
     log_level: str
@@ -57,7 +61,10 @@ class PlacementOrder:
     """None: it assumes prices, of the blocks of this model."""
     model_folder: str
     block_size: int
-    is_on_cpu: bool
+    path: str | None
+    """By which workers read each other's blocks, as calibration files call it; None where there is none."""
+    pairs: tuple[RankPair, ...]
+    """Between which replicas."""
 
 
 @attrs.frozen

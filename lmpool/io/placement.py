@@ -21,10 +21,7 @@ from lmpool.io.calibration import (
     transfer_profile,
 )
 from lmpool.io.orders import PlacementOrder
-from lmpool.io.topology import RankPair, all_pairs
 
-READ_PATH = "shm"
-"""By which a worker reads another's pool, as calibration files call it. There is no other yet."""
 NUMBER_BYTES_MOST = 4
 """Of a number in the KV cache: a price that assumes too many bytes is too high, which does no harm."""
 
@@ -33,20 +30,28 @@ def placement_rules(order: PlacementOrder | None, replicas: int) -> tuple[Placem
     """None where it is off, or no replica can read another's blocks. With lines that tell it. Raises ReplicaError."""
     if order is None:
         return None, ()
-    pairs = all_pairs(replicas) if order.is_on_cpu else ()
-    if not pairs:
-        why = "there is one replica" if order.is_on_cpu else "replicas on CUDA cannot read each other's blocks yet"
+    if not order.pairs:
         unused = "" if order.calibration_file is None else f", so {order.calibration_file} is not used"
-        return None, (f"no placement: {why}{unused}",)
-    priced = _profile(order, pairs)
+        return None, (f"no placement: {_absence(order, replicas)}{unused}",)
+    priced = _profile(order)
     if priced is None:
         return None, ("no placement: the model's config.json does not tell the size of a block; --calibration does",)
     profile, prices = priced
-    rules = PlacementRules(USUAL, profile, tuple(Pair(Rank(source), Rank(target)) for source, target in pairs))
-    return rules, (f"placement of blocks, by {prices}",)
+    rules = PlacementRules(USUAL, profile, tuple(Pair(Rank(source), Rank(target)) for source, target in order.pairs))
+    every = replicas * (replicas - 1)
+    some = "" if len(order.pairs) == every else f" between {len(order.pairs)} of {every} pairs"
+    return rules, (f"placement of blocks{some}, by {prices}",)
 
 
-def _profile(order: PlacementOrder, pairs: tuple[RankPair, ...]) -> tuple[TransferProfile, str] | None:
+def _absence(order: PlacementOrder, replicas: int) -> str:
+    if replicas == 1:
+        return "there is one replica"
+    if order.path is None:
+        return "replicas on CUDA read each other's blocks only with --transfer-path"
+    return "no two replicas are on devices that NVLinks connect; --transfer-pairs lists pairs"
+
+
+def _profile(order: PlacementOrder) -> tuple[TransferProfile, str] | None:
     """None where nothing tells a price."""
     file = order.calibration_file
     if file is None:
@@ -56,12 +61,12 @@ def _profile(order: PlacementOrder, pairs: tuple[RankPair, ...]) -> tuple[Transf
     known = attrs.evolve(calibration.identity, block_size=order.block_size)  # the rest only the replicas know
     try:
         check_model(calibration, known, calibration.block_bytes)
-        check_pairs(calibration, pairs)
+        check_pairs(calibration, order.pairs)
     except CalibrationError as error:
         raise _refusal(error) from error
-    foreign = dict.fromkeys(pair.path for pair in calibration.pairs if pair.path != READ_PATH)
+    foreign = dict.fromkeys(pair.path for pair in calibration.pairs if pair.path != order.path)
     if foreign:
-        raise _refusal(f"{file} has pairs by {', '.join(foreign)}, which workers cannot use yet")
+        raise _refusal(f"{file} has pairs by {', '.join(foreign)}, and workers read by {order.path}")
     return transfer_profile(calibration), f"the prices of {file}"
 
 

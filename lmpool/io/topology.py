@@ -31,6 +31,15 @@ _MIG_DEVICE = re.compile(r"\s+MIG ")
 _LISTED = re.compile(r"(\d+)([->])(\d+)")
 
 
+@attrs.frozen
+class Reading:
+    """How replicas read each other's blocks, and which may."""
+
+    path: str | None
+    """As calibration files call it; None: not at all."""
+    pairs: tuple[RankPair, ...]
+
+
 class TopologyError(Exception):
     """One line: why the pairs are not known, and what helps."""
 

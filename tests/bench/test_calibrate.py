@@ -237,7 +237,7 @@ def test_wrong_flags_are_told_before_anything_is_measured(
 
 def test_what_workers_cannot_do_cannot_be_checked(pretended: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--rounds", "1", "--output", str(pretended), "--check", "--path", "gloo"]) == 1
-    assert "workers on cpu cannot transfer by gloo yet" in capsys.readouterr().err
+    assert "workers on cpu do not transfer by gloo" in capsys.readouterr().err
 
 
 def test_the_p95_of_few_rounds_is_the_longest() -> None:

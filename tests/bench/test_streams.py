@@ -18,6 +18,7 @@ def gap(began: float, ended: float) -> Gap:
 
 def order(model: str | None, blocks: int = 4) -> StreamOrder:
     return StreamOrder(
+        path="shm",
         model=model,
         replicas=2,
         threads=1,

@@ -88,6 +88,7 @@ class Rig:
             waiting_requests_max=256,
             waiting_tokens_max=1 << 20,
             calibration_file=None,
+            transfer_path="auto",
             sums_transfers=True,
             log_level=self._log_level,
         )

@@ -25,6 +25,7 @@ class Order:
     kv_blocks: int | None = 64
     kv_bytes: int | None = None
     replicas: int = 2
+    transfer_path: str = "auto"
     model_tokens_max: int | None = None
     step_tokens_max: int = 64
     sequences_max: int = 8

@@ -70,6 +70,7 @@ def worker_order(run_folder: Path, model: Path, rank: int, epoch: int, kv_blocks
         waiting_requests_max=256,
         waiting_tokens_max=1 << 20,
         calibration_file=None,
+        transfer_path="auto",
         sums_transfers=True,
         log_level="info",
     )

@@ -43,6 +43,7 @@ WORKER = WorkerOrder(
     waiting_requests_max=64,
     waiting_tokens_max=65536,
     calibration_file="/models/calibration.json",
+    transfer_path="auto",
     sums_transfers=True,
     log_level="info",
 )
@@ -56,7 +57,7 @@ ORDERS: tuple[Order | Drain, ...] = (
         policy="default",
         replicas=2,
         wait_max_s=30.0,
-        placement=PlacementOrder("/models/calibration.json", "/models/tiny", 16, is_on_cpu=True),
+        placement=PlacementOrder("/models/calibration.json", "/models/tiny", 16, "shm", ((0, 1), (1, 0))),
         record_file="/tmp/recording",
         record_bytes_max=1 << 26,
         log_level="info",

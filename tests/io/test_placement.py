@@ -13,6 +13,7 @@ from lmpool.core.plan import ReplicaError
 from lmpool.io.calibration import calibration_text, transfer_profile
 from lmpool.io.orders import PlacementOrder
 from lmpool.io.placement import block_bytes_most, check_calibration, placement_rules
+from lmpool.io.topology import all_pairs
 from tests.io.test_calibration import CALIBRATION, IDENTITY
 
 CONFIG = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576}
@@ -25,8 +26,8 @@ def model(folder: Path, config: object) -> Path:
     return folder
 
 
-def order(folder: Path, calibration: str | None) -> PlacementOrder:
-    return PlacementOrder(calibration, str(model(folder, CONFIG)), 16, is_on_cpu=True)
+def order(folder: Path, calibration: str | None, replicas: int = 2) -> PlacementOrder:
+    return PlacementOrder(calibration, str(model(folder, CONFIG)), 16, "shm", all_pairs(replicas))
 
 
 def file_of(folder: Path, **changes: Any) -> str:
@@ -49,11 +50,18 @@ def test_with_a_calibration_its_prices_hold_for_all_pairs(tmp_path: Path) -> Non
 
 
 def test_without_a_calibration_the_size_of_a_block_gives_the_prices(tmp_path: Path) -> None:
-    rules, told = placement_rules(order(tmp_path, None), 3)
+    rules, told = placement_rules(order(tmp_path, None, 3), 3)
     assert rules is not None
     assert rules.profile == assumed_profile(BLOCK_BYTES)
     assert len(rules.pairs) == 6
     assert told == ("placement of blocks, by assumed prices",)
+
+
+def test_where_not_all_replicas_can_those_that_can_are_told(tmp_path: Path) -> None:
+    rules, told = placement_rules(attrs.evolve(order(tmp_path, None), path="cuda-ipc", pairs=((1, 0), (0, 2))), 3)
+    assert rules is not None
+    assert rules.pairs == (Pair(Rank(1), Rank(0)), Pair(Rank(0), Rank(2)))
+    assert told == ("placement of blocks between 2 of 6 pairs, by assumed prices",)
 
 
 def test_assumed_prices_are_above_those_that_were_measured(tmp_path: Path) -> None:
@@ -64,11 +72,18 @@ def test_assumed_prices_are_above_those_that_were_measured(tmp_path: Path) -> No
     assert assumed.price(pair, 64).p95_ns > measured.price(pair, 64).p95_ns
 
 
-@pytest.mark.parametrize(("replicas", "is_on_cpu", "why"), [(1, True, "one replica"), (2, False, "CUDA")])
+@pytest.mark.parametrize(
+    ("replicas", "path", "why"),
+    [
+        (1, "shm", "one replica"),
+        (2, None, "only with --transfer-path"),
+        (2, "cuda-ipc", "--transfer-pairs lists pairs"),
+    ],
+)
 def test_without_a_pair_that_can_transfer_nothing_is_placed_and_that_is_told(
-    tmp_path: Path, replicas: int, is_on_cpu: bool, why: str
+    tmp_path: Path, replicas: int, path: str | None, why: str
 ) -> None:
-    without = attrs.evolve(order(tmp_path, None), is_on_cpu=is_on_cpu)
+    without = attrs.evolve(order(tmp_path, None), path=path, pairs=())
     rules, (told,) = placement_rules(without, replicas)
     assert rules is None
     assert why in told
@@ -78,12 +93,12 @@ def test_without_a_pair_that_can_transfer_nothing_is_placed_and_that_is_told(
 
 @pytest.mark.parametrize(
     ("replicas", "path", "told"),
-    [(3, "shm", "lacks the pairs 0>2, 1>2, 2>0, 2>1"), (2, "gloo", "has pairs by gloo, which workers cannot use")],
+    [(3, "shm", "lacks the pairs 0>2, 1>2, 2>0, 2>1"), (2, "gloo", "has pairs by gloo, and workers read by shm")],
 )
 def test_a_calibration_of_other_pairs_or_paths_is_refused(tmp_path: Path, replicas: int, path: str, told: str) -> None:
     pairs = tuple(attrs.evolve(pair, path=path) for pair in CALIBRATION.pairs)
     with pytest.raises(ReplicaError) as caught:
-        placement_rules(order(tmp_path, file_of(tmp_path, pairs=pairs)), replicas)
+        placement_rules(order(tmp_path, file_of(tmp_path, pairs=pairs), replicas), replicas)
     assert told in caught.value.what
     assert "--calibration" in caught.value.hint
 
@@ -124,7 +139,7 @@ def test_the_size_of_a_block_follows_from_the_shape(tmp_path: Path, change: dict
 @pytest.mark.parametrize("config", [{}, [], {"num_hidden_layers": 2}, CONFIG | {"num_attention_heads": "9"}])
 def test_where_no_shape_is_told_nothing_is_placed_and_the_remedy_is_told(tmp_path: Path, config: object) -> None:
     assert block_bytes_most(model(tmp_path, config), 16) is None
-    without = PlacementOrder(None, str(tmp_path), 16, is_on_cpu=True)
+    without = PlacementOrder(None, str(tmp_path), 16, "shm", all_pairs(2))
     rules, (told,) = placement_rules(without, 2)
     assert rules is None
     assert "--calibration" in told

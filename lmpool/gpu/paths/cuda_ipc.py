@@ -4,11 +4,13 @@ One two-dimensional copy a run: rows are the pieces of a run, one row a plane. N
 multiprocessors, so steps go on meanwhile. The arithmetic is tested on host memory; on hardware it was not run yet.
 """
 
+from typing import TypeAlias
+
 import attrs
 import torch
 
 from lmpool.gpu.kv_pool import KVPool
-from lmpool.gpu.paths.checksum import summed
+from lmpool.gpu.paths.checksum import sum_held, summed
 from lmpool.gpu.paths.chunks import Chunk, Run, chunk_blocks, chunk_bytes, chunks, runs
 from lmpool.gpu.paths.cuda_driver import PITCH_MAX, CopyEngine, Rectangle
 from lmpool.gpu.paths.deadline import Deadline
@@ -25,6 +27,9 @@ from lmpool.gpu.paths.port import (
     check_order,
 )
 
+Pool: TypeAlias = tuple[int, PoolForm]
+"""Where it begins, and what it is."""
+
 
 @attrs.frozen
 class DeviceMemory:
@@ -37,11 +42,18 @@ class DeviceMemory:
 
 def device_memory(pool: KVPool, engine: CopyEngine) -> DeviceMemory:
     """Raises PathError."""
+    make_current(pool.tensor.device)
     handle, offset = engine.memory_handle(pool.tensor.data_ptr())
     return DeviceMemory(handle, offset)
 
 
-def rectangles(chunk: Chunk, run: Run, source: tuple[int, PoolForm], target: tuple[int, PoolForm]) -> list[Rectangle]:
+def packed_planes(address: int, chunk: Chunk, form: PoolForm) -> Pool:
+    """Packed bytes of a chunk, as the pool of which they would be all blocks (the last is where a pool has scratch)."""
+    alone = attrs.evolve(form, blocks=chunk.count - 1)
+    return address - chunk.first_plane * chunk.count * form.piece_bytes, alone
+
+
+def rectangles(chunk: Chunk, run: Run, source: Pool, target: Pool) -> list[Rectangle]:
     """A run in the planes of a chunk; one rectangle, or one a plane where planes are too far apart for that."""
     piece = source[1].piece_bytes
     pitches = [(form.blocks + 1) * piece for _, form in (source, target)]
@@ -58,8 +70,15 @@ def rectangles(chunk: Chunk, run: Run, source: tuple[int, PoolForm], target: tup
     ]
 
 
+def make_current(device: torch.device) -> None:
+    """In this thread: driver calls go to its current context."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.cuda.current_stream(device)
+
+
 class CudaIPCTarget:
-    """`DataPath` from one source's pool into `pool`."""
+    """`ReadingPath` from one source's pool into `pool`."""
 
     def __init__(self, memory: DeviceMemory, form: PoolForm, pool: KVPool, engine: CopyEngine) -> None:
         """Raises CopyRefused."""
@@ -69,7 +88,7 @@ class CudaIPCTarget:
         self._planes = DevicePlanes(pool, is_staged_on_host=True)
         self._source_form = form
         self._target = (pool.tensor.data_ptr(), self._planes.form)
-        self._set_device()
+        make_current(self._device)
         self._opened: int | None
         self._opened, held = engine.open_handle(memory.handle)
         self._offset = memory.offset
@@ -78,13 +97,9 @@ class CudaIPCTarget:
             raise CopyRefused(f"the source's memory has {held} bytes, and its pool would end beyond them")
 
     def copy(self, order: CopyOrder, watch: CopyWatch) -> Copied:
-        if self._opened is None:
-            raise PathError("this path was closed")
-        form = self._planes.form
+        source, form = self._source(), self._planes.form
         check_order(order, self._source_form.blocks, form.blocks)
-        self._set_device()
         deadline = Deadline(order)
-        source = (self._opened + self._offset, self._source_form)
         cut = chunks(form, len(order.target_blocks), order.chunk_bytes)
         stage = self._planes.stage(max(chunk_bytes(form, chunk) for chunk in cut)) if order.is_summed else None
         done = checksum = 0
@@ -93,7 +108,8 @@ class CudaIPCTarget:
                 raise CopyCancelled(f"transfer {order.transfer} was cancelled")
             deadline.check()
             blocks = chunk_blocks(chunk, order.target_blocks)
-            self._pull(chunk, runs(chunk_blocks(chunk, order.source_blocks), blocks), source)
+            found = runs(chunk_blocks(chunk, order.source_blocks), blocks)
+            self._pull([one for run in found for one in rectangles(chunk, run, source, self._target)])
             size = chunk_bytes(form, chunk)
             if stage is not None:
                 self._planes.gather(chunk, blocks, stage[:size])
@@ -102,25 +118,34 @@ class CudaIPCTarget:
             watch.advanced(done)
         return Copied(done, checksum if order.is_summed else None)
 
+    def checksum_held(self, order: CopyOrder, watch: CopyWatch) -> int:
+        source = self._source()
+
+        def fill(chunk: Chunk, packed: torch.Tensor) -> None:
+            found = runs(chunk_blocks(chunk, order.source_blocks), range(chunk.count))
+            whole = packed_planes(packed.data_ptr(), chunk, self._source_form)
+            self._pull([one for run in found for one in rectangles(chunk, run, source, whole)])
+
+        return sum_held(self._planes, order, watch, fill)
+
     def close(self) -> None:
         """Gives the source's memory back; not while a copy runs."""
         if self._opened is not None:
-            self._set_device()
+            make_current(self._device)
             self._engine.close_handle(self._opened)
             self._opened = None
 
-    def _pull(self, chunk: Chunk, found: list[Run], source: tuple[int, PoolForm]) -> None:
+    def _source(self) -> Pool:
+        if self._opened is None:
+            raise PathError("this path was closed")
+        make_current(self._device)
+        return self._opened + self._offset, self._source_form
+
+    def _pull(self, found: list[Rectangle]) -> None:
         stream = self._planes.stream
         try:
-            for run in found:
-                for rectangle in rectangles(chunk, run, source, self._target):
-                    self._engine.copy(rectangle, 0 if stream is None else stream.cuda_stream)
+            for rectangle in found:
+                self._engine.copy(rectangle, 0 if stream is None else stream.cuda_stream)
         finally:
             if stream is not None:  # also after an error nothing may still write into these blocks
                 stream.synchronize()
-
-    def _set_device(self) -> None:
-        """Of this thread: driver calls go to its current context."""
-        if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)
-            torch.cuda.current_stream(self._device)

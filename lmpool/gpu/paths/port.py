@@ -146,3 +146,11 @@ class DataPath(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class ReadingPath(DataPath, Protocol):
+    """The target's end of a one-sided path: it reads the source's pool by itself."""
+
+    def checksum_held(self, order: CopyOrder, watch: CopyWatch) -> int:
+        """Of what the source holds now, as `copy` sums what has arrived. Raises PathError."""
+        ...

@@ -8,9 +8,10 @@ import mmap
 import os
 
 import numpy as np
+import torch
 
 from lmpool.gpu.kv_pool import KVPool
-from lmpool.gpu.paths.checksum import summed
+from lmpool.gpu.paths.checksum import sum_held, summed
 from lmpool.gpu.paths.chunks import Chunk, chunk_blocks, chunk_bytes, chunks
 from lmpool.gpu.paths.deadline import Deadline
 from lmpool.gpu.paths.planes import Bytes, HostPlanes, Move, chunk_moves, gather, host_planes, move, pool_form
@@ -49,7 +50,7 @@ def mapped_planes(descriptor: int, form: PoolForm) -> Bytes:
 
 
 class SharedMemoryTarget:
-    """`DataPath` from one source's pool into `pool`."""
+    """`ReadingPath` from one source's pool into `pool`."""
 
     def __init__(self, descriptor: int, form: PoolForm, pool: KVPool) -> None:
         """`descriptor` stays the caller's. Raises CopyRefused."""
@@ -82,21 +83,14 @@ class SharedMemoryTarget:
         return Copied(done, checksum if order.is_summed else None)
 
     def checksum_held(self, order: CopyOrder, watch: CopyWatch) -> int:
-        """Of what the source holds now, as `copy` sums what has arrived. Raises PathError."""
-        if self._source is None:
+        source = self._source
+        if source is None:
             raise PathError("this path was closed")
-        deadline = Deadline(order)
-        cut = chunks(self._form, len(order.source_blocks), order.chunk_bytes)
-        stage = self._planes.stage(max(chunk_bytes(self._form, chunk) for chunk in cut))
-        checksum = 0
-        for chunk in cut:
-            if watch.is_cancelled():
-                raise CopyCancelled(f"transfer {order.transfer} was cancelled")
-            deadline.check()
-            packed = stage[: chunk_bytes(self._form, chunk)]
-            gather(self._source, chunk, chunk_blocks(chunk, order.source_blocks), packed)
-            checksum = summed(packed, checksum)
-        return checksum
+
+        def fill(chunk: Chunk, packed: torch.Tensor) -> None:
+            gather(source, chunk, chunk_blocks(chunk, order.source_blocks), packed)
+
+        return sum_held(self._planes, order, watch, fill)
 
     def _moves(self, chunk: Chunk, order: CopyOrder, source: Bytes) -> list[Move]:
         blocks = chunk_blocks(chunk, order.source_blocks), chunk_blocks(chunk, order.target_blocks)

@@ -103,6 +103,19 @@ class PoolSettings:
         "on: blocks that were copied from another replica are read again at both ends and compared before they count",
         "a memory bus makes no mistakes that would not show elsewhere too, and summing takes longer than copying",
     )
+    transfer_path: str = _knob(
+        "auto",
+        one_of("auto", "cuda-ipc"),
+        "how replicas read each other's KV blocks. auto: through shared memory on CPU, not at all on CUDA; cuda-ipc: "
+        "device to device on CUDA",
+        "cuda-ipc was written from documentation and has not been run on hardware yet",
+    )
+    transfer_pairs: str | None = _knob(
+        None,
+        Text("pairs of ranks as 0-1 (both ways) or 0>1, with commas between", 65_536),
+        "between which replicas KV blocks are placed",
+        "without it, all of them on CPU; on CUDA those whose devices NVLinks connect, by nvidia-smi topo -m",
+    )
 
 
 @attrs.frozen
@@ -151,7 +164,7 @@ class RoutingSettings:
         "auto",
         one_of("auto", "off"),
         "auto: KV blocks are copied between replicas, for requests and before them, where that saves more time than "
-        "it takes; on CPU only",
+        "it takes; on CUDA only with --transfer-path",
         "it ends answers sooner where replicas would idle, and is not begun where it does not pay",
     )
     calibration: Path | None = _knob(  # noqa: RUF009
@@ -323,6 +336,8 @@ def contradiction(settings: Settings) -> Contradiction | None:
         return Contradiction(("max_model_len", "waiting_tokens"), what)
     if settings.routing.calibration is not None and settings.routing.placement == "off":
         return Contradiction(("placement", "calibration"), "nothing is priced by it where nothing is placed")
+    if pool.transfer_pairs is not None and settings.routing.placement == "off":
+        return Contradiction(("placement", "transfer_pairs"), "where nothing is placed it matters to nobody")
     if supervision.restart_pause_seconds > supervision.restart_pause_max_seconds:
         return Contradiction(
             ("restart_pause_seconds", "restart_pause_max_seconds"), "the first pause is longer than the longest"

@@ -13,6 +13,7 @@ from lmpool.io.settings.tree import Settings
 from lmpool.io.supervision.child_process import python_path
 from lmpool.io.supervision.keeper import Post
 from lmpool.io.supervision.machine import cores, gpus
+from lmpool.io.topology import Reading, all_pairs, cuda_pairs, listed_pairs, run_smi
 
 MALLOC = {
     "MALLOC_TOP_PAD_": "536870912",
@@ -25,6 +26,8 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 """Read once, when the libraries load."""
 
 REPLICAS_ON_CPU = 2
+SHARED_MEMORY = "shm"
+"""As calibration files call it."""
 
 
 @attrs.frozen
@@ -59,6 +62,20 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def reading_of(settings: Settings, replicas: int, environment: Mapping[str, str]) -> Reading:
+    """May take seconds: nvidia-smi is asked for the links of devices. Raises TopologyError."""
+    device, pool = settings.model.device, settings.pool
+    on_cpu = device == "cpu" or (device == "auto" and not gpus(environment))
+    if pool.transfer_path == "auto" and not on_cpu:
+        return Reading(None, ())
+    path = SHARED_MEMORY if pool.transfer_path == "auto" else pool.transfer_path
+    if settings.routing.placement == "off" or replicas == 1 or (on_cpu and path != SHARED_MEMORY):
+        return Reading(path, ())  # the replicas refuse a path that is not theirs
+    if pool.transfer_pairs is not None:
+        return Reading(path, listed_pairs(pool.transfer_pairs, replicas))
+    return Reading(path, all_pairs(replicas) if on_cpu else cuda_pairs(replicas, environment, run_smi))
+
+
 @attrs.frozen
 class Run:
     """What all processes of one run have in common."""
@@ -67,6 +84,7 @@ class Run:
     folder: Path
     model_folder: Path
     scale: Scale
+    reading: Reading
     settings: Settings
     program: Sequence[str]
     """Of children."""
@@ -110,6 +128,7 @@ def worker_post(run: Run, rank: int, environment: Mapping[str, str]) -> Post:
             waiting_requests_max=batch.waiting_requests,
             waiting_tokens_max=batch.waiting_tokens,
             calibration_file=_calibration_file(run.settings),
+            transfer_path=pool.transfer_path,
             sums_transfers=run.settings.pool.transfer_checksum == "on",
             log_level=run.settings.log.log_level,
         )
@@ -123,13 +142,13 @@ def _calibration_file(settings: Settings) -> str | None:
     return None if path is None else os.path.abspath(path)
 
 
-def _placement_order(run: Run, environment: Mapping[str, str]) -> PlacementOrder:
-    device = run.settings.model.device
+def _placement_order(run: Run) -> PlacementOrder:
     return PlacementOrder(
         calibration_file=_calibration_file(run.settings),
         model_folder=str(run.model_folder),
         block_size=run.settings.pool.block_size,
-        is_on_cpu=device == "cpu" or (device == "auto" and not gpus(environment)),
+        path=run.reading.path,
+        pairs=run.reading.pairs,
     )
 
 
@@ -144,7 +163,7 @@ def control_post(run: Run, environment: Mapping[str, str]) -> Post:
             policy=routing.policy,
             replicas=run.scale.replicas,
             wait_max_s=routing.wait_max_seconds,
-            placement=_placement_order(run, environment) if routing.placement == "auto" else None,
+            placement=_placement_order(run) if routing.placement == "auto" else None,
             record_file=None if routing.record_control is None else os.path.abspath(routing.record_control),
             record_bytes_max=routing.record_control_size,
             log_level=run.settings.log.log_level,

@@ -5,7 +5,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -19,8 +19,9 @@ from lmpool.io.supervision.fault import Fault, unstarted
 from lmpool.io.supervision.journal import QUOTES, WAITING_PAUSE_S, Journal
 from lmpool.io.supervision.keeper import Keeper, PostState
 from lmpool.io.supervision.machine import usual_cache_folder, usual_run_parent
-from lmpool.io.supervision.posts import Run, control_post, ingress_post, policy_line, scale_of, worker_post
+from lmpool.io.supervision.posts import Run, control_post, ingress_post, policy_line, reading_of, scale_of, worker_post
 from lmpool.io.supervision.run_folder import RunFolder, RunFolderError
+from lmpool.io.topology import Reading, TopologyError
 
 END_GRACE_S = 5.0
 """For a process that has nothing left to do, before it is killed."""
@@ -108,9 +109,10 @@ class Supervisor:
             self._folder = RunFolder((supervision.run_folder or usual_run_parent(environment)).absolute(), identity)
         except RunFolderError as error:
             raise StartFailed(str(error)) from error
+        reading = await self._reading(scale.replicas, environment)
         prepared = await self._prepare()
         self._journal.say(f"model {prepared}")
-        run = Run(identity, self._folder.path, prepared, scale, self._settings, self._program)
+        run = Run(identity, self._folder.path, prepared, scale, reading, self._settings, self._program)
         posts = [
             control_post(run, environment),
             *(worker_post(run, rank, environment) for rank in range(scale.replicas)),
@@ -121,6 +123,14 @@ class Supervisor:
             self._keepers.append(Keeper(post, supervision, self._journal, self.next_epoch, self._post_changed))
         self._keeping = [asyncio.create_task(keeper.keep()) for keeper in self._keepers]
         return run
+
+    async def _reading(self, replicas: int, environment: Mapping[str, str]) -> Reading:
+        """Raises StartFailed."""
+        try:
+            return await asyncio.to_thread(reading_of, self._settings, replicas, environment)
+        except TopologyError as error:
+            hint = "list the pairs with --transfer-pairs, or start with --placement off"
+            raise StartFailed(f"between which replicas blocks can be copied is not known: {error}; {hint}") from error
 
     async def _prepare(self) -> Path:
         """The model's folder, which a child makes, downloads or finds."""

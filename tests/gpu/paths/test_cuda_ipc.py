@@ -15,36 +15,10 @@ from lmpool.gpu.paths.cuda_ipc import CudaIPCTarget, DeviceMemory, device_memory
 from lmpool.gpu.paths.offer import receive_offer, send_offer
 from lmpool.gpu.paths.planes import HostPlanes, host_planes, pool_form
 from lmpool.gpu.paths.port import CopyCancelled, CopyRefused, PathError, PathKind
+from tests.gpu.paths.host_engine import OFFSET, HostEngine
 from tests.gpu.paths.pools import ODD, SHAPE, assert_copied, filled_pool, known_bytes, order, watch
 
 pytestmark = pytest.mark.model
-
-OFFSET = 512
-
-
-class HostEngine:
-    """`CopyEngine` on host addresses; a handle is an address."""
-
-    def __init__(self) -> None:
-        self.opened: list[int] = []
-        self.copies = 0
-        self.held = 1 << 30
-
-    def memory_handle(self, address: int) -> tuple[bytes, int]:
-        return (address - OFFSET).to_bytes(64, "little"), OFFSET
-
-    def open_handle(self, handle: bytes) -> tuple[int, int]:
-        self.opened.append(int.from_bytes(handle, "little"))
-        return self.opened[-1], self.held
-
-    def close_handle(self, address: int) -> None:
-        self.opened.remove(address)
-
-    def copy(self, rectangle: Rectangle, stream: int) -> None:
-        self.copies += 1
-        for row in range(rectangle.rows):
-            target = rectangle.target + row * rectangle.target_pitch
-            ctypes.memmove(target, rectangle.source + row * rectangle.source_pitch, rectangle.width)
 
 
 def target_of(source: KVPool, pool: KVPool, engine: HostEngine) -> CudaIPCTarget:
@@ -65,10 +39,12 @@ def test_rectangles_bring_the_bytes(
     copied = path.copy(ordered, watch())
     assert_copied(ordered, host_planes(source), host_planes(target), known_bytes(shape, 30, 2))
     assert copied == OneSidedSource(HostPlanes(source)).copy(ordered, watch())
+    assert path.checksum_held(ordered, watch()) == copied.checksum
     path.close()
     assert engine.opened == []
-    with pytest.raises(PathError, match="closed"):
-        path.copy(ordered, watch())
+    for use in (path.copy, path.checksum_held):
+        with pytest.raises(PathError, match="closed"):
+            use(ordered, watch())
 
 
 def test_a_run_is_one_copy_in_all_planes() -> None:

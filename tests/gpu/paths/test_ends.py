@@ -11,8 +11,8 @@ from lmpool.gpu.kv_pool import KVPool, allocate_cpu_pool
 from lmpool.gpu.paths.ends import open_source, open_target
 from lmpool.gpu.paths.planes import host_planes
 from lmpool.gpu.paths.port import Copied, CopyRefused, DataPath, PathError, PathKind, PathSettings
+from tests.gpu.paths.host_engine import HostEngine
 from tests.gpu.paths.pools import SHAPE, assert_copied, filled_pool, known_bytes, order, watch
-from tests.gpu.paths.test_cuda_ipc import HostEngine
 
 pytestmark = pytest.mark.model
 

@@ -291,3 +291,19 @@ def test_b63_runs_in_one_process_leave_no_descriptor_and_no_thread(run: Run, sta
         stage.all_gone()
 
     run(main())
+
+
+@on_both_loops
+def test_links_that_cannot_be_known_end_the_start_with_a_remedy(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path, monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    async def main() -> None:
+        with pytest.raises(StartFailed, match=r"nvidia-smi is not installed.*--transfer-pairs.*--placement off"):
+            await stage.supervisor({}, transfer_path="cuda-ipc").start()
+
+    run(main())
+    assert list((tmp_path / "runs").iterdir()) == []

@@ -15,9 +15,11 @@ from lmpool.io.settings.tree import Settings
 from lmpool.io.supervision.fault import Cause, Exited, Fault, Killed, Silent, Stalled, Told
 from lmpool.io.supervision.journal import Journal, quote_json, quote_plain
 from lmpool.io.supervision.machine import gpus, quota_cores, usual_run_parent
-from lmpool.io.supervision.posts import policy_line, scale_of, served_names
+from lmpool.io.supervision.posts import policy_line, reading_of, scale_of, served_names
 from lmpool.io.supervision.restart import RestartBudget
 from lmpool.io.supervision.vigil import Verdict, Vigil
+from lmpool.io.topology import Reading, TopologyError
+from tests.io.test_topology import BRIDGED, listing
 
 CAUSES: tuple[Cause, ...] = (Told("x", "y"), Exited(1), Killed(9), Killed(64), Silent(10), Stalled(30))
 
@@ -193,12 +195,12 @@ def test_a_container_has_the_cores_of_its_quota(content: str, expected: int) -> 
     assert quota_cores(content) == expected
 
 
+NO_GPU: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": ""}
+
+
 @pytest.mark.parametrize(("visible", "expected"), [("", 0), ("-1", 0), ("0", 1), ("0,3", 2), ("GPU-aa,GPU-bb", 2)])
 def test_visible_devices_are_counted(visible: str, expected: int) -> None:
     assert gpus({"CUDA_VISIBLE_DEVICES": visible}) == expected
-
-
-NO_GPU: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def test_replicas_follow_the_gpus() -> None:
@@ -206,6 +208,39 @@ def test_replicas_follow_the_gpus() -> None:
     assert scale_of(Settings(), eight).replicas == 8
     assert scale_of(program_settings({"device": "cpu"}), eight).replicas <= 2
     assert scale_of(program_settings({"replicas": 3}), eight).replicas == 3
+
+
+def test_replicas_read_each_other_by_what_their_devices_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four devices two and two are connected."""
+    nvidia_smi(tmp_path, monkeypatch, listing(4), BRIDGED)
+    four = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    path = {"transfer_path": "cuda-ipc"}
+    linked = ((0, 1), (1, 0), (2, 3), (3, 2))
+    assert reading_of(program_settings(path), 4, four) == Reading("cuda-ipc", linked)
+    assert reading_of(program_settings({**path, "transfer_pairs": "0>2"}), 4, four) == Reading("cuda-ipc", ((0, 2),))
+    assert reading_of(program_settings({**path, "placement": "off"}), 4, four) == Reading("cuda-ipc", ())
+    assert reading_of(program_settings(path), 1, four) == Reading("cuda-ipc", ())
+    assert reading_of(Settings(), 4, four) == Reading(None, ())
+
+
+def test_on_the_cpu_all_replicas_share_memory() -> None:
+    assert reading_of(Settings(), 2, NO_GPU) == Reading("shm", ((0, 1), (1, 0)))
+    assert reading_of(program_settings({"device": "cpu"}), 2, {"CUDA_VISIBLE_DEVICES": "0"}).path == "shm"
+    assert reading_of(program_settings({"transfer_pairs": "1>0"}), 2, NO_GPU) == Reading("shm", ((1, 0),))
+    with pytest.raises(TopologyError, match="'0-2' is no pair of two of the ranks 0 to 1"):
+        reading_of(program_settings({"transfer_pairs": "0-2"}), 2, NO_GPU)
+    refused_later = reading_of(program_settings({"transfer_path": "cuda-ipc"}), 2, NO_GPU)
+    assert refused_later == Reading("cuda-ipc", ())
+
+
+def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, devices: str, links: str) -> None:
+    """A program in the place of nvidia-smi."""
+    for name, text in (("devices", devices), ("links", links)):
+        (folder / name).write_text(text)
+    program = folder / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\n[ "$1" = -L ] && exec /bin/cat {folder}/devices\nexec /bin/cat {folder}/links\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
 
 
 def test_more_replicas_than_cores_are_told() -> None:
