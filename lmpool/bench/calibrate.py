@@ -38,7 +38,7 @@ from lmpool.bench.calibrate_check import HELD_OUT, check, check_document, check_
 from lmpool.bench.calibrate_transactions import Session, SessionOrder, measured_session, with_residuals
 from lmpool.bench.table import table_lines
 from lmpool.bench.transactions import SERVED, TransactionError
-from lmpool.bench.transfer_pair import ON_CUDA, MeasuredPair, PairOrder, WrongBytes, absence, device_facts
+from lmpool.bench.transfer_pair import ON_CUDA, MeasuredPair, PairOrder, WrongBytes, absence, device_facts, path_pairs
 from lmpool.core.ids import MILLISECOND, Rank
 from lmpool.core.limits import RANKS_MAX
 from lmpool.core.placement.price import INTERFERENCE, Pair, TransferPrices
@@ -57,7 +57,7 @@ from lmpool.io.calibration import (
 )
 from lmpool.io.errors import LMPoolError
 from lmpool.io.supervision.machine import usual_cache_folder
-from lmpool.io.topology import RankPair, TopologyError, all_pairs, cuda_pairs, listed_pairs, run_smi
+from lmpool.io.topology import RankPair, TopologyError, cuda_pairs, listed_pairs, run_smi
 
 STEPS = "lmpool.bench.calibrate_steps"
 OUTPUT = Path("lmpool-calibration.json")
@@ -252,7 +252,7 @@ def measured_pairs(
 ) -> tuple[tuple[CalibratedPair, ...], int]:
     """And how many bytes were read to have a cold source. Raises TopologyError and WrongBytes."""
     devices = int(device_facts()["cuda_devices"])
-    pairs = _pairs(given, path)
+    pairs = path_pairs(path, given.pairs, given.replicas)
     found: list[CalibratedPair] = []
     cold_bytes = 0
     with tqdm(total=len(pairs) * len(BLOCKS) * given.rounds, desc="copies", unit="copy") as bar:
@@ -267,16 +267,8 @@ def measured_pairs(
     return tuple(found), cold_bytes
 
 
-def _pairs(given: argparse.Namespace, path: str) -> tuple[RankPair, ...]:
-    if given.pairs is not None:
-        return listed_pairs(given.pairs, given.replicas)
-    on_cpu = path in (PathKind.SHARED_MEMORY.value, PathKind.GLOO.value)
-    return all_pairs(given.replicas) if on_cpu else cuda_pairs(given.replicas, os.environ, run_smi)
-
-
 def _pair_order(path: str, shape: dict[str, Any], threads: int, pair: RankPair, devices: int) -> PairOrder:
-    on_cpu = path in (PathKind.SHARED_MEMORY.value, PathKind.GLOO.value)
-    source, target = ("cpu" if on_cpu else f"cuda:{rank % max(devices, 1)}" for rank in pair)
+    source, target = (f"cuda:{rank % max(devices, 1)}" if path in ON_CUDA else "cpu" for rank in pair)
     pool = shape | {"blocks": _held()}
     return PairOrder(
         path=path,

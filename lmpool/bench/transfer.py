@@ -20,7 +20,6 @@ pieces in windows that alternate, undisturbed and beside transfers of --blocks (
 """
 
 import argparse
-import os
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,13 +34,13 @@ from lmpool.bench import flags
 from lmpool.bench.random_llama import LlamaForm
 from lmpool.bench.transactions import SERVED, Times, TransactionError
 from lmpool.bench.transfer_figures import Curve, PlotError, Point, check_plot, json_text, plot, report_lines
-from lmpool.bench.transfer_pair import ON_CUDA, MeasuredPair, PairOrder, WrongBytes, absence, device_facts
+from lmpool.bench.transfer_pair import ON_CUDA, MeasuredPair, PairOrder, WrongBytes, absence, device_facts, path_pairs
 from lmpool.bench.transfer_streams import StreamOrder, measure_streams, stream_json, stream_lines
 from lmpool.bench.transfer_whole import WholeOrder, whole_times
 from lmpool.gpu.memory import host_memory, size_text
 from lmpool.gpu.paths.port import CHUNK_BYTES, PathKind
 from lmpool.io.errors import LMPoolError
-from lmpool.io.topology import RankPair, TopologyError, all_pairs, cuda_pairs, listed_pairs, run_smi
+from lmpool.io.topology import RankPair, TopologyError, listed_pairs
 
 PATHS = tuple(kind.value for kind in PathKind)
 BLOCKS_USUAL = 64
@@ -128,7 +127,7 @@ def _streams(given: argparse.Namespace) -> int:
             block_size=given.block_size,
             each=given.streams,
             blocks=max(given.blocks or [STREAM_BLOCKS]),
-            pairs=_pairs(given, path),
+            pairs=path_pairs(path, given.pairs, given.replicas),
             windows=given.windows,
             window_s=given.window_s,
             seed=given.seed,
@@ -236,7 +235,7 @@ def measure(given: argparse.Namespace) -> Curve:
         if reason:
             left_out[path] = reason
             continue
-        for pair in _pairs(given, path):
+        for pair in path_pairs(path, given.pairs, given.replicas):
             with MeasuredPair(_pair_order(given, path, pair, max(counts), facts["cuda_devices"])) as measured:
                 cold_bytes = measured.arms.cold_bytes
                 found = _points(given, path, pair, counts, measured)
@@ -263,8 +262,9 @@ def measure(given: argparse.Namespace) -> Curve:
 
 
 def _served(given: argparse.Namespace) -> str | None:
-    facts = device_facts()
-    return next((path for path in given.path if path in SERVED and absence(path, facts) is None), None)
+    """The first that is here. Only for a path of CUDA torch is asked, which takes seconds."""
+    served = (path for path in given.path if path in SERVED)
+    return next((path for path in served if path not in ON_CUDA or absence(path, device_facts()) is None), None)
 
 
 def _whole_order(given: argparse.Namespace, path: str, counts: Sequence[int], cold_bytes: int) -> WholeOrder:
@@ -275,7 +275,7 @@ def _whole_order(given: argparse.Namespace, path: str, counts: Sequence[int], co
         block_size=given.block_size,
         replicas=given.replicas,
         threads=given.threads,
-        pairs=_pairs(given, path),
+        pairs=path_pairs(path, given.pairs, given.replicas),
         sizes=tuple(counts),
         rounds=given.rounds,
         seed=given.seed,
@@ -294,12 +294,6 @@ def _with_whole(each: Point, path: str, whole: Mapping[tuple[RankPair, int], Tim
         transaction_p95_s=found.p95_s,
         transaction_adds_p50_s=found.adds_p50_s,
     )
-
-
-def _pairs(given: argparse.Namespace, path: str) -> tuple[RankPair, ...]:
-    if given.pairs is not None:
-        return listed_pairs(given.pairs, given.replicas)
-    return cuda_pairs(given.replicas, os.environ, run_smi) if path in ON_CUDA else all_pairs(given.replicas)
 
 
 def _pair_order(given: argparse.Namespace, path: str, pair: RankPair, largest: int, devices: int) -> PairOrder:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from lmpool.gpu.paths.port import PathKind
+from lmpool.io.topology import RankPair, all_pairs, cuda_pairs, listed_pairs, run_smi
 
 Blocks: TypeAlias = tuple[int, ...]
 
@@ -139,6 +140,13 @@ def absence(path: str, facts: dict[str, Any]) -> str | None:
     if path == PathKind.NCCL.value and not facts["has_nccl"]:
         return "torch is built without NCCL"
     return None
+
+
+def path_pairs(path: str, listed: str | None, replicas: int) -> tuple[RankPair, ...]:
+    """As listed, or all that have the path. Raises TopologyError."""
+    if listed is not None:
+        return listed_pairs(listed, replicas)
+    return cuda_pairs(replicas, os.environ, run_smi) if path in ON_CUDA else all_pairs(replicas)
 
 
 def _say(process: "subprocess.Popen[str]", question: dict[str, Any]) -> None:
