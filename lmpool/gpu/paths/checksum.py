@@ -18,7 +18,7 @@ def summed(packed: torch.Tensor, before: int) -> int:
 def sum_held(planes: Planes, order: CopyOrder, watch: CopyWatch, fill: Callable[[Chunk, torch.Tensor], None]) -> int:
     """The checksum of what the source holds: `fill` packs a chunk of its blocks. Raises PathError."""
     form, deadline = planes.form, Deadline(order)
-    cut = chunks(form, len(order.source_blocks), order.chunk_bytes)
+    cut = chunks(form, order)
     stage = planes.stage(max(chunk_bytes(form, chunk) for chunk in cut))
     checksum = done = 0
     for chunk in cut:

@@ -1,14 +1,15 @@
 """How a list of blocks is cut into chunks, and a chunk into runs. Both ends cut alike, from the order alone.
 
-A pool is `[planes, blocks, piece]`. A chunk is some blocks in all planes or, where one block is larger than a chunk
-may be, one block in some planes. Its payload is packed as `[planes, blocks, piece]`.
+A pool is `[planes, blocks, piece]`. A chunk is some blocks in all planes. It is some blocks in some planes where one
+block is larger than a chunk may be, and where the whole order is one run: that stays as long as it can be, for longer
+copies are faster. The payload of a chunk is packed as `[planes, blocks, piece]`.
 """
 
 from collections.abc import Sequence
 
 import attrs
 
-from lmpool.gpu.paths.port import PoolForm
+from lmpool.gpu.paths.port import CopyOrder, PoolForm
 
 
 @attrs.frozen
@@ -29,15 +30,17 @@ class Run:
     count: int
 
 
-def chunks(form: PoolForm, blocks: int, chunk_bytes: int) -> list[Chunk]:
-    if chunk_bytes >= form.block_bytes:
-        step = chunk_bytes // form.block_bytes
-        return [Chunk(0, form.planes, first, min(step, blocks - first)) for first in range(0, blocks, step)]
-    step = max(1, chunk_bytes // form.piece_bytes)
+def chunks(form: PoolForm, order: CopyOrder) -> list[Chunk]:
+    blocks, pieces = len(order.target_blocks), max(1, order.chunk_bytes // form.piece_bytes)
+    if len(runs(order.source_blocks, order.target_blocks)) == 1:
+        count = min(blocks, pieces)
+    else:
+        count = max(1, pieces // form.planes)
+    planes = pieces // count
     return [
-        Chunk(plane, min(step, form.planes - plane), block, 1)
-        for block in range(blocks)
-        for plane in range(0, form.planes, step)
+        Chunk(plane, min(planes, form.planes - plane), first, min(count, blocks - first))
+        for first in range(0, blocks, count)
+        for plane in range(0, form.planes, planes)
     ]
 
 

@@ -100,7 +100,7 @@ class CudaIPCTarget:
         source, form = self._source(), self._planes.form
         check_order(order, self._source_form.blocks, form.blocks)
         deadline = Deadline(order)
-        cut = chunks(form, len(order.target_blocks), order.chunk_bytes)
+        cut = chunks(form, order)
         stage = self._planes.stage(max(chunk_bytes(form, chunk) for chunk in cut)) if order.is_summed else None
         done = checksum = 0
         for chunk in cut:

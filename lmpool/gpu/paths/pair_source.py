@@ -45,7 +45,7 @@ class _Sending:
         self._watch = watch
         self._deadline = deadline
         self._form = link.planes.form
-        self._cut = chunks(self._form, len(order.source_blocks), order.chunk_bytes)
+        self._cut = chunks(self._form, order)
         self._size = len(order.source_blocks) * self._form.block_bytes
 
     def run(self) -> Copied:

@@ -49,15 +49,18 @@ class _Receiving:
         self._order = order
         self._watch = watch
         self._deadline = Deadline(order)
-        form = link.planes.form
-        self._cut = chunks(form, len(order.target_blocks), order.chunk_bytes)
-        self._sizes = [chunk_bytes(form, chunk) for chunk in self._cut]
+        self._cut: list[Chunk] = []
+        self._sizes: list[int] = []
         self._stages: list[torch.Tensor] = []
         self._group: PairGroup | None = None
         self._checksum = 0
         self._done = 0
 
     def run(self) -> Copied:
+        """Of an order that was checked."""
+        form = self._link.planes.form
+        self._cut = chunks(form, self._order)
+        self._sizes = [chunk_bytes(form, chunk) for chunk in self._cut]
         group = self._begin()
         self._stages = self._link.stages(max(self._sizes))
         for number in range(min(WINDOW, len(self._cut))):

@@ -65,7 +65,7 @@ class SharedMemoryTarget:
             raise PathError("this path was closed")
         check_order(order, self._form.blocks, self._planes.form.blocks)
         deadline = Deadline(order)
-        cut = chunks(self._form, len(order.target_blocks), order.chunk_bytes)
+        cut = chunks(self._form, order)
         sizes = [chunk_bytes(self._form, chunk) for chunk in cut]
         moves = [self._moves(chunk, order, self._source) for chunk in cut]
         stage = self._planes.stage(max(sizes)) if order.is_summed else None

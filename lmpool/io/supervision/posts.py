@@ -10,17 +10,11 @@ from lmpool.core.ids import Epoch
 from lmpool.core.route import POLICIES
 from lmpool.io.orders import ControlOrder, IngressOrder, PlacementOrder, WorkerOrder
 from lmpool.io.settings.tree import Settings
+from lmpool.io.supervision import glibc
 from lmpool.io.supervision.child_process import python_path
 from lmpool.io.supervision.keeper import Post
 from lmpool.io.supervision.machine import cores, gpus
 from lmpool.io.topology import Reading, all_pairs, cuda_pairs, listed_pairs, run_smi
-
-MALLOC = {
-    "MALLOC_TOP_PAD_": "536870912",
-    "MALLOC_MMAP_THRESHOLD_": "1073741824",
-    "MALLOC_TRIM_THRESHOLD_": "2147483648",
-}
-"""Keeps freed buffers in the heap: else each step on CPU pays page faults anew, up to twice its time."""
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Read once, when the libraries load."""
@@ -134,7 +128,7 @@ def worker_post(run: Run, rank: int, environment: Mapping[str, str]) -> Post:
         )
 
     threads = dict.fromkeys(THREAD_VARIABLES, str(run.scale.threads))
-    return Post(f"worker {rank}", order, python_path({**MALLOC, **environment, **threads}), (), run.program)
+    return Post(f"worker {rank}", order, python_path({**glibc.VARIABLES, **environment, **threads}), (), run.program)
 
 
 def _calibration_file(settings: Settings) -> str | None:

@@ -50,7 +50,7 @@ class Source:
         return self._accepted()
 
     def begin_copy(self, order: CopyOrder, cancel_from: int | None = None, die: tuple[int, int] | None = None) -> None:
-        """`die`: after so many bytes, by this signal to itself."""
+        """`die`: once after so many bytes, by this signal to itself."""
         self._pipe.send(("copy", order, cancel_from, die))
 
     def stated(self, order: CopyOrder) -> Copied:
@@ -130,9 +130,11 @@ def _connected(folder: Path) -> socket.socket:
 
 
 def _copied(pair: PairSource, order: CopyOrder, cancel_from: int | None, die: tuple[int, int] | None) -> Copied | str:
+    left = [die] if die is not None else []
+
     def advanced(size: int) -> None:
-        if die is not None and size >= die[0]:
-            os.kill(os.getpid(), die[1])
+        if left and size >= left[0][0]:
+            os.kill(os.getpid(), left.pop()[1])  # once: a source that was stopped goes on
 
     try:
         return pair.copy(order, watch(cancel_from, advanced))

@@ -58,7 +58,7 @@ def test_it_is_cancelled_between_chunks() -> None:
     source, target, engine = filled_pool(SHAPE, 20, 1), filled_pool(SHAPE, 20, 2), HostEngine()
     with pytest.raises(CopyCancelled):
         target_of(source, target, engine).copy(
-            order(range(20), range(20), chunk_bytes=SHAPE.block_bytes), watch(cancel_from=4 * SHAPE.block_bytes)
+            order(range(19, -1, -1), range(20), chunk_bytes=SHAPE.block_bytes), watch(cancel_from=4 * SHAPE.block_bytes)
         )
     assert engine.copies == 4
     assert np.array_equal(host_planes(target)[:, 4:], known_bytes(SHAPE, 20, 2)[:, 4:])

@@ -284,10 +284,14 @@ def test_b53_a_stopped_source_ends_the_copy_at_its_deadline_and_serves_again_lat
     with running_source(tmp_path) as source:
         source.fill(SHAPE, BLOCKS, 1)
         path = target_of(source, "0-1", target)
+        source.begin_copy(LONG)
+        path.copy(LONG, watch())  # has made the group, which may take seconds
+        assert not isinstance(source.copied(), str)
         source.begin_copy(LONG, die=(9 * SHAPE.block_bytes, signal.SIGSTOP))
         with pytest.raises(PathError):
             path.copy(attrs.evolve(LONG, timeout_s=4), watch())
         assert source.process.pid is not None
+        os.waitid(os.P_PID, source.process.pid, os.WSTOPPED | os.WNOWAIT)
         os.kill(source.process.pid, signal.SIGCONT)
         assert isinstance(source.copied(), str)
         again = attrs.evolve(LONG, transfer=(7, 2))

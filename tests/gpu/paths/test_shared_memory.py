@@ -157,7 +157,7 @@ def test_a_cancel_ends_it_between_two_chunks_and_the_path_stays_usable() -> None
     target = filled_pool(SHAPE, 20, seed=2)
     assert pool.descriptor is not None
     path = SharedMemoryTarget(pool.descriptor, pool_form(pool), target)
-    ordered = order(range(20), range(20), chunk_bytes=3 * SHAPE.block_bytes)
+    ordered = order(range(19, -1, -1), range(20), chunk_bytes=3 * SHAPE.block_bytes)
     with pytest.raises(CopyCancelled):
         path.copy(ordered, watch(cancel_from=6 * SHAPE.block_bytes))
     changed = (host_planes(target) != known_bytes(SHAPE, 20, 2)).any(axis=(0, 2))
