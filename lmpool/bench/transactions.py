@@ -34,15 +34,29 @@ TOKENS = 256
 MOVES = 8
 """Of one chain, at most."""
 COPY_S = 30.0
-QUIET_S = 0.02
-"""Before a transfer that is timed, and before control is asked whether it is over."""
-BUSY_S = 0.002
-"""The same where one is to follow the other."""
 PUBLISHED = "published"
 
 
 class TransactionError(Exception):
     """One line: why a transfer has not come to its end."""
+
+
+@attrs.frozen
+class Pace:
+    """Seconds. Each question whether a transfer is over takes time of control, which may have no core of its own."""
+
+    idle_s: float
+    """Before a transfer."""
+    first_s: float
+    """From its order to the first question."""
+    again_s: float
+    """To the next one."""
+
+
+QUIET = Pace(0.02, 0.02, 0.02)
+"""Of a transfer that is timed."""
+BUSY_S = 0.002
+"""Between questions where one transfer is to follow the other."""
 
 
 @attrs.frozen
@@ -125,7 +139,7 @@ class Transactions:
                     if not ways:
                         break
                     pair = max(ways, key=lambda way: left[way, blocks])
-                    one, chain = await self.move(chain, pair[1], QUIET_S)
+                    one, chain = await self.move(chain, pair[1], QUIET)
                     if left[pair, blocks] <= rounds:
                         found.append(one)
                         done(one)
@@ -141,13 +155,12 @@ class Transactions:
         assert request is not None
         return Chain(tokens, await rank_of(self._engine, request), blocks)
 
-    async def move(self, chain: Chain, target: int, quiet_s: float) -> tuple[Transaction, Chain]:
-        """Also where it is then. `quiet_s`: before it, and between questions to control whether it is over. Raises
-        TransactionError, LMPoolError."""
+    async def move(self, chain: Chain, target: int, pace: Pace) -> tuple[Transaction, Chain]:
+        """Also where it is then. Raises TransactionError, LMPoolError."""
         wish = TransferWish(chain.tokens, b"", "default", None, chain.rank, target, TransferMode.MOVE, COPY_S)
         self._memory.max()
-        await asyncio.sleep(quiet_s)
-        shown = await self._over(await self._engine.transfer(wish), quiet_s)
+        await asyncio.sleep(pace.idle_s)
+        shown = await self._over(await self._engine.transfer(wish), pace)
         if shown.outcome != PUBLISHED or shown.took_ns is None or shown.copy_ns is None:
             how = f"{shown.outcome}, {shown.cause or 'without a cause'}"
             raise TransactionError(f"a transfer of {chain.blocks} blocks was not published: {how}")
@@ -156,20 +169,23 @@ class Transactions:
         return one, attrs.evolve(chain, rank=target)
 
     async def move_on(self, chain: Chain, pairs: Sequence[RankPair], seconds: float) -> int:
-        """One move after the other, for so long; how many. Raises TransactionError, LMPoolError."""
-        until, moves = monotonic_now() + round(seconds * SECOND), 0
+        """One move after the other, for so long; how many. Each is asked for when it should be over by the time that
+        the last one took. Raises TransactionError, LMPoolError."""
+        until, moves, pace = monotonic_now() + round(seconds * SECOND), 0, Pace(0.0, BUSY_S, BUSY_S)
         while monotonic_now() < until:
             ways = [pair for pair in pairs if pair[0] == chain.rank]
             if not ways:
                 raise TransactionError(f"no pair leads on from rank {chain.rank}")
-            _, chain = await self.move(chain, ways[moves % len(ways)][1], BUSY_S)
+            one, chain = await self.move(chain, ways[moves % len(ways)][1], pace)
+            pace = attrs.evolve(pace, first_s=one.took_s)
             moves += 1
         return moves
 
-    async def _over(self, transfer: TransferId, quiet_s: float) -> TransferShown:
+    async def _over(self, transfer: TransferId, pace: Pace) -> TransferShown:
+        await asyncio.sleep(pace.first_s)
         while True:
-            await asyncio.sleep(quiet_s)
             state = await self._engine.pool_state()
             for shown in reversed(state.transfers.over):
                 if shown.transfer == transfer:
                     return shown
+            await asyncio.sleep(pace.again_s)

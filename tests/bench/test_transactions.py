@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from lmpool.bench import transactions
-from lmpool.bench.transactions import Transaction, TransactionError, Transactions, pool_blocks, times, upper
+from lmpool.bench.transactions import Pace, Transaction, TransactionError, Transactions, pool_blocks, times, upper
 from lmpool.core.ids import MILLISECOND, Epoch, Nanos, Rank, RequestId, TransferId
 from lmpool.core.messages.transfer import TransferMode, TransferShown
 from lmpool.io.engine import AsyncEngine
@@ -60,7 +60,7 @@ class PretendedEngine:
 def measured(
     monkeypatch: pytest.MonkeyPatch, engine: PretendedEngine, pairs: tuple[RankPair, ...], rounds: int
 ) -> list[Transaction]:
-    monkeypatch.setattr(transactions, "QUIET_S", 0.0)
+    monkeypatch.setattr(transactions, "QUIET", Pace(0.0, 0.0, 0.0))
     told: list[Transaction] = []
     measuring = Transactions(cast(AsyncEngine, engine), BLOCK, 1, 0)
     found = asyncio.run(measuring.measure(pairs, (1, 6), rounds, told.append))

@@ -204,7 +204,8 @@ def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) ->
 def test_an_interrupted_study_says_how_to_go_on_and_does(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     plan, out = tmp_path / "plan.toml", tmp_path / "study"
     plan.write_text(SMALL.replace("repetitions = 2", "repetitions = 6"))  # so that it cannot be over before the signal
-    command = [sys.executable, "-m", "lmpool", "study", "run", str(plan), "--out", str(out)]
+    heeding = ["env", "--default-signal=INT"]  # which what a shell runs behind `&` does not
+    command = [*heeding, sys.executable, "-m", "lmpool", "study", "run", str(plan), "--out", str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while not (out / "ledger.jsonl").exists() and process.poll() is None:
             time.sleep(0.05)
