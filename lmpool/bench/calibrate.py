@@ -10,8 +10,9 @@ gloo and nccl it is null; so is the interference of running steps. A server assu
 what it observes. Measure on an idle machine, and again after any change of model, dtype, block size, replicas or
 devices: a file that does not fit is refused.
 
-With --check also transfers of sizes between these, which the file must predict: the median within 25 %, and 90 to 98 %
-of times up to the P95, else the exit code is 1. Then the same beside running steps, which is only told.
+With --check also, in turn with these, transfers of sizes between them, which the file must predict: the median within
+25 %, and 90 to 98 % of times up to the P95, else the exit code is 1. Then the same beside running steps, which is only
+told.
 
   lmpool calibrate --replicas 2 --output here.json
   lmpool calibrate Qwen/Qwen3-0.6B --check --json check.json

@@ -33,7 +33,8 @@ class SessionOrder:
     sizes: tuple[int, ...]
     """In blocks, as are the next."""
     held_out: tuple[int, ...]
-    """Measured afterwards, for a check of what is predicted: idle, then beside steps. Empty: no check."""
+    """For a check of what is predicted: idle, in turn with `sizes`, so that both meet the same machine; then beside
+    steps. Empty: no check."""
     rounds: int
     """Of each size on each pair."""
     seed: int
@@ -75,7 +76,9 @@ async def _measured(order: SessionOrder, done: Callable[[Transaction], object]) 
         async def measure(sizes: Sequence[int]) -> tuple[Transaction, ...]:
             return tuple(await transactions.measure(order.pairs, sizes, order.rounds, done))
 
-        calibrating, idle = await measure(order.sizes), await measure(order.held_out)
+        found = await measure(order.sizes + order.held_out)
+        calibrating = tuple(one for one in found if one.blocks in order.sizes)
+        idle = tuple(one for one in found if one.blocks in order.held_out)
         loaded: tuple[Transaction, ...] = ()
         if order.held_out:
             async with Streams(engine, order.replicas, STREAMS, order.seed):
