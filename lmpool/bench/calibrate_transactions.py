@@ -6,11 +6,12 @@ The remainder is what a price adds to the copy as the data path alone takes it: 
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 
 import attrs
 
 from lmpool.bench.streams import Streams, stream_blocks
-from lmpool.bench.transactions import POLICY, SERVED, Transaction, Transactions, pool_blocks, times
+from lmpool.bench.transactions import POLICY, SERVED, Transaction, Transactions, foreseen, pool_blocks
 from lmpool.io.calibration import CalibratedPair, CopyPoint
 from lmpool.io.engine import AsyncEngine
 from lmpool.io.topology import RankPair
@@ -95,9 +96,9 @@ def with_residuals(pair: CalibratedPair, found: Sequence[Transaction], interfere
 
 
 def _with_residual(point: CopyPoint, found: Sequence[Transaction], interference: float) -> CopyPoint:
-    whole = times(found)
+    took = sorted(one.took_s for one in found)
     return attrs.evolve(
         point,
-        residual_p50_s=whole.p50_s - interference * point.copy_p50_s,
-        residual_p95_s=whole.p95_s - interference * point.copy_p95_s,
+        residual_p50_s=median(took) - interference * point.copy_p50_s,
+        residual_p95_s=foreseen(took, 0.95) - interference * point.copy_p95_s,
     )

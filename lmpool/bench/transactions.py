@@ -96,6 +96,13 @@ def upper(ordered: Sequence[float], share: float) -> float:
     return ordered[ceil(share * len(ordered)) - 1]
 
 
+def foreseen(ordered: Sequence[float], share: float) -> float:
+    """What one more of the kind does not exceed with this probability: a prediction bound without any distribution,
+    which needs one value more below it than `upper` (Hahn and Meeker, "Statistical Intervals"). Of too few: the largest.
+    """
+    return ordered[min(len(ordered), ceil(share * (len(ordered) + 1))) - 1]
+
+
 def pool_blocks(largest: int) -> int:
     """A worker pins at most a quarter of its pool for copies."""
     return 4 * largest + 64

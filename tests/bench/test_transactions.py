@@ -7,7 +7,16 @@ from typing import Any, cast
 import pytest
 
 from lmpool.bench import transactions
-from lmpool.bench.transactions import Pace, Transaction, TransactionError, Transactions, pool_blocks, times, upper
+from lmpool.bench.transactions import (
+    Pace,
+    Transaction,
+    TransactionError,
+    Transactions,
+    foreseen,
+    pool_blocks,
+    times,
+    upper,
+)
 from lmpool.core.ids import MILLISECOND, Epoch, Nanos, Rank, RequestId, TransferId
 from lmpool.core.messages.transfer import TransferMode, TransferShown
 from lmpool.io.engine import AsyncEngine
@@ -121,6 +130,13 @@ def test_times_are_of_the_whole_and_of_what_it_adds() -> None:
 def test_a_share_of_values_is_not_above_its_bound() -> None:
     assert upper([float(number) for number in range(1, 41)], 0.95) == 38
     assert upper([1.0, 2.0], 0.95) == 2.0
+
+
+def test_one_more_value_is_foreseen_with_that_chance() -> None:
+    drawn = [float(number) for number in range(1, 40)]
+    assert foreseen(drawn, 0.95) == 38  # of 40 equally likely places of one more, 38 are not above it
+    assert foreseen([*drawn, 40.0], 0.95) == 39
+    assert foreseen([1.0, 2.0], 0.95) == 2.0
 
 
 def test_a_pool_may_pin_the_largest_transfer() -> None:
