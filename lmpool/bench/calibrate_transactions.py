@@ -12,7 +12,7 @@ import attrs
 
 from lmpool.bench.streams import Streams, stream_blocks
 from lmpool.bench.transactions import POLICY, SERVED, Transaction, Transactions, foreseen, pool_blocks
-from lmpool.io.calibration import CalibratedPair, CopyPoint
+from lmpool.io.calibration import CalibratedPair
 from lmpool.io.engine import AsyncEngine
 from lmpool.io.topology import RankPair
 
@@ -88,17 +88,25 @@ async def _measured(order: SessionOrder, done: Callable[[Transaction], object]) 
 
 
 def with_residuals(pair: CalibratedPair, found: Sequence[Transaction], interference: float) -> CalibratedPair:
-    """Of every size, some of `found` are of the pair."""
-    ways = [one for one in found if one.pair == (pair.source, pair.target)]
-    by_size = {point.blocks: [one for one in ways if one.blocks == point.blocks] for point in pair.points}
-    points = [_with_residual(point, by_size[point.blocks], interference) for point in pair.points]
+    """Of every size, some of `found` are of the pair. How far the P95 is above the median is told by each size and its
+    two neighbours together: the tail of one alone hangs on two or three moments of the machine."""
+    by_size = [
+        [one.took_s for one in found if (one.pair, one.blocks) == ((pair.source, pair.target), point.blocks)]
+        for point in pair.points
+    ]
+    medians = [median(took) for took in by_size]
+    excesses = [[one - usual for one in took] for took, usual in zip(by_size, medians, strict=True)]
+    points = [
+        attrs.evolve(
+            point,
+            residual_p50_s=usual - interference * point.copy_p50_s,
+            residual_p95_s=usual + foreseen(_near(excesses, number), 0.95) - interference * point.copy_p95_s,
+        )
+        for number, (point, usual) in enumerate(zip(pair.points, medians, strict=True))
+    ]
     return attrs.evolve(pair, points=tuple(points))
 
 
-def _with_residual(point: CopyPoint, found: Sequence[Transaction], interference: float) -> CopyPoint:
-    took = sorted(one.took_s for one in found)
-    return attrs.evolve(
-        point,
-        residual_p50_s=median(took) - interference * point.copy_p50_s,
-        residual_p95_s=foreseen(took, 0.95) - interference * point.copy_p95_s,
-    )
+def _near(excesses: Sequence[Sequence[float]], number: int) -> list[float]:
+    """Rising."""
+    return sorted(one for each in excesses[max(0, number - 1) : number + 2] for one in each)

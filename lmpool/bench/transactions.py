@@ -98,8 +98,7 @@ def upper(ordered: Sequence[float], share: float) -> float:
 
 def foreseen(ordered: Sequence[float], share: float) -> float:
     """What one more of the kind does not exceed with this probability: a prediction bound without any distribution,
-    which needs one value more below it than `upper` (Hahn and Meeker, "Statistical Intervals"). Of too few: the largest.
-    """
+    mostly one value above `upper` (Hahn and Meeker, "Statistical Intervals"). Of too few: the largest."""
     return ordered[min(len(ordered), ceil(share * (len(ordered) + 1))) - 1]
 
 
