@@ -57,7 +57,7 @@ from lmpool.io.calibration import (
     transfer_profile,
 )
 from lmpool.io.errors import LMPoolError
-from lmpool.io.supervision import glibc
+from lmpool.io.supervision.computing import computing_environment
 from lmpool.io.supervision.machine import usual_cache_folder
 from lmpool.io.topology import RankPair, TopologyError, cuda_pairs, listed_pairs, run_smi
 
@@ -228,7 +228,7 @@ def measured_steps(given: argparse.Namespace, threads: int) -> dict[str, Any]:
         "kv_blocks": given.kv_blocks,
     }
     command = [sys.executable, "-m", STEPS, json.dumps(order)]
-    environment = {**glibc.VARIABLES, **os.environ, "OMP_NUM_THREADS": str(threads)}
+    environment = computing_environment(os.environ, threads)
     with (
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process,
         tqdm(desc="steps", unit="step") as bar,

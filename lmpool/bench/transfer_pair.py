@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from lmpool.gpu.paths.port import PathKind
-from lmpool.io.supervision import glibc
+from lmpool.io.supervision.computing import computing_environment
 from lmpool.io.topology import RankPair, all_pairs, cuda_pairs, listed_pairs, run_smi
 
 Blocks: TypeAlias = tuple[int, ...]
@@ -114,7 +114,7 @@ class MeasuredPair:
         number = connected.fileno()
         process = subprocess.Popen(
             [sys.executable, "-m", MODULE, role, json.dumps(words), str(number)],
-            env={**glibc.VARIABLES, **os.environ, "OMP_NUM_THREADS": str(self._order.threads)},
+            env=computing_environment(os.environ, self._order.threads),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[number],

@@ -10,14 +10,11 @@ from lmpool.core.ids import Epoch
 from lmpool.core.route import POLICIES
 from lmpool.io.orders import ControlOrder, IngressOrder, PlacementOrder, WorkerOrder
 from lmpool.io.settings.tree import Settings
-from lmpool.io.supervision import glibc
 from lmpool.io.supervision.child_process import python_path
+from lmpool.io.supervision.computing import computing_environment
 from lmpool.io.supervision.keeper import Post
 from lmpool.io.supervision.machine import cores, gpus
 from lmpool.io.topology import Reading, all_pairs, cuda_pairs, listed_pairs, run_smi
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Read once, when the libraries load."""
 
 REPLICAS_ON_CPU = 2
 SHARED_MEMORY = "shm"
@@ -127,8 +124,8 @@ def worker_post(run: Run, rank: int, environment: Mapping[str, str]) -> Post:
             log_level=run.settings.log.log_level,
         )
 
-    threads = dict.fromkeys(THREAD_VARIABLES, str(run.scale.threads))
-    return Post(f"worker {rank}", order, python_path({**glibc.VARIABLES, **environment, **threads}), (), run.program)
+    computing = computing_environment(environment, run.scale.threads)
+    return Post(f"worker {rank}", order, python_path(computing), (), run.program)
 
 
 def _calibration_file(settings: Settings) -> str | None:

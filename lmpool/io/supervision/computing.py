@@ -1,6 +1,8 @@
-"""How processes that hold a pool on the host let glibc treat memory: variables that it reads when they start."""
+"""The environment of processes that compute, or hold a pool on the host: variables that libraries read as they load."""
 
-VARIABLES = {
+from collections.abc import Mapping
+
+GLIBC = {
     "MALLOC_TOP_PAD_": "536870912",
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
     "MALLOC_TRIM_THRESHOLD_": "2147483648",
@@ -12,3 +14,10 @@ The last lets copies of 64 KiB and more, which are runs of blocks, go past the c
 larger than most of a last-level cache for that; one that is not reads each line of its target before it writes it, and
 drives out what steps read. Steps themselves make no such copies: torch does not copy by memcpy.
 """
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def computing_environment(environment: Mapping[str, str], threads: int) -> dict[str, str]:
+    """What the operator has said of glibc's variables stays; `threads` are ours."""
+    return {**GLIBC, **environment, **dict.fromkeys(THREADS, str(threads))}
