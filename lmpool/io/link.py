@@ -272,11 +272,13 @@ class Links:
     async def close(self) -> None:
         """Writes what was sent, ends every link (their `PeerLost` come) and every dial, removes the sockets."""
         self.is_closed = True
-        for server, path, inode in self._servers:
-            server.close()
+        for _, path, inode in self._servers:
             with suppress(FileNotFoundError):
                 if os.stat(path).st_ino == inode:
                     os.unlink(path)
+        await links_accepted()
+        for server, _, _ in self._servers:
+            server.close()
         for dial in self._dials:
             dial.cancel()
         await asyncio.gather(*self._dials, return_exceptions=True)
@@ -314,6 +316,16 @@ class Links:
                 pause_s = self.bounds.redial_s_min
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self.bounds.redial_s_max)
+
+
+async def links_accepted() -> None:
+    """Until whoever reached a socket before its path went is connected.
+
+    A server of asyncio that closes between accepting a stream and making its transport leaves the stream open, held by
+    nobody. That takes three turns of the loop: the socket is readable, accepted, and the transport made.
+    """
+    for _ in range(4):
+        await asyncio.sleep(0)
 
 
 def _uid_behind(transport: asyncio.Transport) -> int:

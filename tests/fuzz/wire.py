@@ -27,7 +27,7 @@ from lmpool.core.messages.worker_control import FullReport, Report, WorkerJoined
 from lmpool.core.prefix import extend_chain, namespace_digest, pack_tokens
 from lmpool.io.block_links import blocks_address
 from lmpool.io.clock import monotonic_now
-from lmpool.io.link import control_address, socket_path, worker_address
+from lmpool.io.link import control_address, links_accepted, socket_path, worker_address
 from lmpool.io.wire import PROTOCOL_VERSION, Framed, FrameSplitter, Hello, HelloRefused, WireError, decode, encode
 from tests.fuzz.frames import FrameSource
 from tests.fuzz.rig import REPLICAS, RUN, STRANGER, Rig
@@ -117,8 +117,9 @@ class Attack:
             )
         finally:
             is_over = True
-            server.close()
             os.unlink(self._stranger)
+            await links_accepted()
+            server.close()
             while not self._visitors.empty():
                 self._visitors.get_nowait()[1].close()
 

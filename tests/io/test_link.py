@@ -1,11 +1,12 @@
 """Links over real sockets: handshake, order, bounds, and who is kept out."""
 
 import asyncio
+import gc
 import os
 import socket
 import stat
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import attrs
@@ -238,6 +239,28 @@ def test_a_stranger_that_says_nothing_is_not_awaited_for_ever(run: Run, tmp_path
         await control.close()
 
     run(body())
+
+
+@on_both_loops
+@pytest.mark.parametrize("turns", range(5))
+def test_a_stream_accepted_just_before_the_end_is_ended(run: Run, tmp_path: Path, turns: int) -> None:
+    async def body() -> None:
+        ear = Ear()
+        control = links(CONTROL, ear)
+        await control.listen(socket_address(tmp_path / "control.sock"), (Role.WORKER,))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as late:
+            late.connect(os.fspath(tmp_path / "control.sock"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await control.close()
+            assert control.open == []
+            late.settimeout(20)
+            with suppress(ConnectionResetError):
+                assert late.recv(1) == b""
+        assert ear.heard == []
+
+    run(body())
+    gc.collect()  # and with it what nobody has closed would be told of
 
 
 @on_both_loops
