@@ -30,7 +30,7 @@ from lmpool.bench.e2e_trials import (
 from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, Parser, count, factor, output, scale
 from lmpool.bench.load.schema import json_schema
 from lmpool.bench.simulate_figures import PlotError, check_plot
-from lmpool.bench.trial.simulated import rates_named
+from lmpool.bench.step_rates import rates_named
 from lmpool.bench.trial.spec import ARMS, BASELINE, PACED, TINY, SpecError, Venue, arm_named, check_spec
 from lmpool.sim.step_time import StepTimeError
 

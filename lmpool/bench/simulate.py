@@ -15,6 +15,7 @@ from tqdm import tqdm
 from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, Parser, count, factor, number, output, output_or_dash
 from lmpool.bench.simulate_explain import Watch
 from lmpool.bench.simulate_figures import PlotError, Run, Study, check_plot, json_text, plot, table
+from lmpool.bench.step_rates import rates_named
 from lmpool.core.batch import PrefillOrder
 from lmpool.core.ids import SECOND, Nanos, Rank
 from lmpool.core.limits import BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, DECISIONS_KEPT, RANKS_MAX
@@ -26,7 +27,7 @@ from lmpool.sim.copy_time import assumed_copies
 from lmpool.sim.prompts import Prompts
 from lmpool.sim.rack import RackSettings
 from lmpool.sim.replay import Replay, make_prompts
-from lmpool.sim.step_time import ACCELERATOR_DEFAULT, ACCELERATORS, StepTimeError, named_rates, read_profile
+from lmpool.sim.step_time import ACCELERATOR_DEFAULT, ACCELERATORS, StepTimeError
 from lmpool.sim.trace import Trace, TraceError, at_speed, in_bursts, jittered, window
 from lmpool.sim.trace_formats import read_trace
 from lmpool.sim.workload import WORKLOAD, WORKLOADS, make_workload
@@ -142,7 +143,7 @@ def _add_cluster(rack: argparse._ArgumentGroup) -> None:
     )
     times = rack.add_mutually_exclusive_group()
     times.add_argument("--accelerator", default=ACCELERATOR_DEFAULT, choices=tuple(ACCELERATORS))
-    times.add_argument("--profile", type=Path, metavar="FILE", help="rates as JSON (specs/step_time.md)")
+    times.add_argument("--profile", metavar="FILE", help="rates (specs/step_time.md), or what lmpool calibrate wrote")
     rack.add_argument("--slow", action="append", default=[], metavar="RANK:X", help="takes X times as long")
     rack.add_argument("--cold", action="append", default=[], metavar="RANK:SECONDS", help="joins empty so much later")
 
@@ -188,7 +189,6 @@ def _rack(given: argparse.Namespace, trace: Trace) -> RackSettings:
         raise UsageError(f"--replicas {given.replicas}: at most {RANKS_MAX}")
     if given.sequences > given.step_tokens:
         raise UsageError("--sequences is more than --step-tokens: no place would be left for prompts")
-    rates = read_profile(given.profile) if given.profile is not None else named_rates(given.accelerator)
     return RackSettings(
         replicas=given.replicas,
         kv_blocks=given.kv_blocks or KV_TOKENS // block_size,
@@ -196,7 +196,7 @@ def _rack(given: argparse.Namespace, trace: Trace) -> RackSettings:
         step_tokens=given.step_tokens,
         sequences=given.sequences,
         prefill_order=PrefillOrder(given.prefill_order),
-        rates=rates,
+        rates=rates_named(given.profile or given.accelerator),
         copies=assumed_copies(block_size),
         slow=_by_rank(given, "--slow", given.slow, SLOW_MAX),
         cold=tuple(

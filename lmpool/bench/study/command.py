@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lmpool.bench.flags import INTERRUPTED_CODE, USAGE_CODE, Parser, count
 from lmpool.bench.load.schema import json_schema
+from lmpool.bench.step_rates import rates_named
 from lmpool.bench.study.decisions import join, passed_over_lines
 from lmpool.bench.study.figures import PlotError, check_plots, drawn, pictures
 from lmpool.bench.study.folder import Folder, StudyError, begin_folder, open_folder
@@ -26,7 +27,6 @@ from lmpool.bench.study.summary import summary_lines
 from lmpool.bench.table import table_lines
 from lmpool.bench.trial.evidence import EvidenceError, read_evidence
 from lmpool.bench.trial.process import perform_trial
-from lmpool.bench.trial.simulated import rates_named
 from lmpool.bench.trial.spec import SpecError, Venue
 from lmpool.sim.step_time import StepTimeError
 from lmpool.sim.trace import TraceError

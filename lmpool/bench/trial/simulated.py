@@ -2,10 +2,10 @@
 equal evidence."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from lmpool.bench.load.counters import CacheCondition
 from lmpool.bench.load.measured import Measured, Piece
+from lmpool.bench.step_rates import rates_named
 from lmpool.bench.trial.drain import is_drained
 from lmpool.bench.trial.evidence import CountersRead, Evidence, MachineFacts, Outcome
 from lmpool.bench.trial.spec import CONVERTER, Placement, TrialSpec
@@ -15,13 +15,10 @@ from lmpool.core.explanation import request_word
 from lmpool.core.ids import MILLISECOND, SECOND, Epoch, Nanos, Peer, Rank, RequestId, Role
 from lmpool.core.messages.ingress_control import Decision, StateReported
 from lmpool.core.placement.proposal import USUAL
-from lmpool.core.rates import Rates
-from lmpool.io.calibration import CalibrationError, read_calibration
 from lmpool.sim.copy_time import assumed_copies
 from lmpool.sim.front import Front, RequestTimes
 from lmpool.sim.rack import BEGIN_NS, Rack, RackSettings, namespace
 from lmpool.sim.replay import make_prompts
-from lmpool.sim.step_time import ACCELERATOR_DEFAULT, ACCELERATORS, named_rates, read_profile
 from lmpool.sim.timeline import Timeline
 from lmpool.sim.trace import Trace, prompt_lengths, with_pauses
 
@@ -141,16 +138,6 @@ def _rack_settings(spec: TrialSpec, requests: int) -> RackSettings:
         decisions_kept=ATTEMPTS_KEPT * requests,
         placement=USUAL if arm.placement is Placement.AUTO else None,
     )
-
-
-def rates_named(name: str | None) -> Rates:
-    """Raises StepTimeError."""
-    if name is None or name in ACCELERATORS:
-        return named_rates(name or ACCELERATOR_DEFAULT)
-    try:
-        return read_calibration(Path(name)).rates
-    except CalibrationError:
-        return read_profile(Path(name))
 
 
 def _measured(front: Front, trace: Trace, number: int, length: int, begun_ns: Nanos) -> Measured:

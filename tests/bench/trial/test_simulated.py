@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import attrs
@@ -8,15 +7,11 @@ from lmpool.bench.load.counters import CacheCondition
 from lmpool.bench.trial.checks import cache_proof, problems
 from lmpool.bench.trial.evidence import DIGESTS, FILES, Evidence, write_evidence
 from lmpool.bench.trial.metrics import METRICS, metrics
-from lmpool.bench.trial.simulated import rates_named, simulate
+from lmpool.bench.trial.simulated import simulate
 from lmpool.bench.trial.spec import ARMS, TrialSpec, Venue
 from lmpool.bench.trial.workload import trial_trace
-from lmpool.core.rates import Rates
-from lmpool.io.calibration import calibration_text
-from lmpool.sim.step_time import ACCELERATOR_DEFAULT, StepTimeError
 from lmpool.sim.trace import prompt_lengths
 from tests.bench.trial.made import MACHINE, SPEC
-from tests.io.test_calibration import CALIBRATION
 
 SIMULATED = attrs.evolve(SPEC, venue=Venue.SIMULATOR, pauses=0.1, threads=None)
 BOUNDED = attrs.evolve(SIMULATED, workload="memory-skew", requests=24, scale=0.02, turns=None, in_flight=5)
@@ -82,22 +77,6 @@ def test_a_warm_cache_that_is_said_to_be_cold_is_told() -> None:
     said = attrs.evolve(primed, spec=attrs.evolve(primed.spec, cache=CacheCondition.COLD))
     (problem,) = problems(said)
     assert problem.endswith("not cold")
-
-
-def test_rates_are_read_by_name_from_a_profile_or_from_a_calibration(tmp_path: Path) -> None:
-    profile = tmp_path / "profile.json"
-    names = [field.name for field in attrs.fields(Rates)]
-    profile.write_text(json.dumps({f"{name}_ns": place for place, name in enumerate(names, start=1)}))
-    assert rates_named(str(profile)) == Rates(1, 2, 3, 4, 5)
-    assert rates_named(None) == rates_named(ACCELERATOR_DEFAULT)
-    calibration = tmp_path / "calibration.json"
-    calibration.write_bytes(calibration_text(CALIBRATION))
-    assert rates_named(str(calibration)) == CALIBRATION.rates
-    with pytest.raises(StepTimeError, match="no file that can be read"):
-        rates_named(str(tmp_path / "none"))
-    profile.write_text("[]")
-    with pytest.raises(StepTimeError, match="no profile"):
-        rates_named(str(profile))
 
 
 def test_each_request_finds_the_decision_that_sent_it() -> None:
